@@ -152,12 +152,13 @@ from trainprof.findings.summarize import summarize
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.record.run_directory import RunDirectory, write_json
 from trainprof.report.page import page as terminal
+from trainprof.report.text.layout import Page
 directory = RunDirectory(Path(sys.argv[1]))
 started = time.perf_counter()
 summary = summarize(directory)
 summarized = time.perf_counter()
 write_json(directory.summary, to_jsonable(summary))
-text = terminal.render(summary, width=80, color=False, unicode=True, verbose=True)
+text = terminal.render(summary, Page(verbose=True))
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(json.dumps({"steps": summary.training.steps, "epochs": summary.training.epochs,
     "peak_bytes": peak, "summarize_s": summarized - started,

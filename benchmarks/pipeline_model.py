@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainprof.analysis.loading.fetches import FetchTable, fetch_table
-from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
 from trainprof.analysis.machine.processes import samples_by_pid, ticks_of
 from trainprof.analysis.pipeline.bounds import (
     Interval,
@@ -147,14 +146,7 @@ def inputs_of(recording: Recording) -> tuple[PipelineInputs, float]:
     """Returns what the model takes from a run with one loader, and how long its pass was."""
     process = training_processes(recording)[0]
     events = process.events
-    timeline = build_timeline(
-        events,
-        process.metadata,
-        BuiltLoaders.of(process.details),
-        main_thread=process.main_thread,
-        start=int(events.start[0]),
-        end=int(events.end.max()),
-    )
+    timeline = build_timeline(process, int(events.start[0]), int(events.end.max()))
     (p,) = [p for p in timeline.loaders if p.role == TRAINING]
     tables = [fetch_table(timeline.all_events, process.details, process.pid, 0)]
     tables += [fetch_table(x.events, x.details, x.pid or 0, p.loader) for x in process.workers]

@@ -22,7 +22,7 @@ from support.machine import attempts
 from support.processes import DEADLINE_S, TRAINPROF, OnTerminal, Running, run, write_script
 from support.styles import PREAMBLE, ROOT, Style, missed_costs
 
-from trainprof.analysis.run.missing import RECORDING_STOPPED
+from trainprof.analysis.summary.run_summary import RECORDING_STOPPED
 from trainprof.cli.app import run_command
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals as Linux has them")

@@ -27,6 +27,7 @@ from trainprof.findings.run_context import RunContext, context_of_process
 from trainprof.record.notes import Note, record_of
 
 STEPS = 200
+HEALTHY: dict[str, Any] = {"workers": 2, "fetch_s": 0.002, "compute_s": 0.01}
 
 
 class Planted:
@@ -114,15 +115,26 @@ class Planted:
         if slow_every is not None:
             count = STEPS // slow_every
             slow = [summaries.slow_sample(index, 19 * fetch_s) for index in range(count)]
-            self._change_fetch(typical_sample_s=fetch_s / 32, slow_samples=slow)
+            self.having(fetch={"typical_sample_s": fetch_s / 32, "slow_samples": slow})
         if collate is not None:
             made_s = float(fetches.sum())
-            self._change_fetch(dataset_s=(1 - collate) * made_s, collate_s=collate * made_s)
-            self.loader = replace(self.loader, collate_site="data.py:30")
+            parts = {"dataset_s": (1 - collate) * made_s, "collate_s": collate * made_s}
+            self.having(fetch=parts, collate_site="data.py:30")
 
-    def _change_fetch(self, **changes: Any) -> None:
-        assert self.loader.fetch is not None
-        self.loader = replace(self.loader, fetch=replace(self.loader.fetch, **changes))
+    def having(
+        self,
+        *,
+        fetch: dict[str, Any] | None = None,
+        inputs: dict[str, Any] | None = None,
+        **loader: Any,
+    ) -> Planted:
+        """Returns it with other fields of the loader, of its fetches and of the model's inputs."""
+        if fetch is not None:
+            assert self.loader.fetch is not None
+            loader["fetch"] = replace(self.loader.fetch, **fetch)
+        self.loader = replace(self.loader, **loader)
+        self.inputs = replace(self.inputs, **(inputs or {}))
+        return self
 
 
 def case_of(
@@ -148,16 +160,15 @@ def case_of(
         changes: Of the summary.
     """
     training = dict.fromkeys(LEDGER_KEYS, 0.0) | (parts or {})
-    fed = [one for one in planted if one.loader.role == "training"]
-    compute_s = sum(float(one.inputs.compute_s.sum()) for one in fed) or 2.0
-    training["forward"] = compute_s
-    for one in fed:
-        training["data_wait"] += one.loader.wait_total_s
-        assert one.loader.first_batch_s is not None
-        training["first_batch"] += one.loader.first_batch_s.mean * one.loader.passes
+    feeding = [each for each in planted if each.loader.role == "training"]
+    training["forward"] = sum(float(each.inputs.compute_s.sum()) for each in feeding) or 2.0
+    for loader in (each.loader for each in feeding):
+        training["data_wait"] += loader.wait_total_s
+        assert loader.first_batch_s is not None
+        training["first_batch"] += loader.first_batch_s.mean * loader.passes
     training_s = sum(training.values())
-    summary = _summary([one.loader for one in planted], training, steady_steps, **changes)
-    inputs = {one.loader.id: one.inputs for one in planted}
+    summary = _summary([each.loader for each in planted], training, steady_steps, **changes)
+    inputs = {each.loader.id: each.inputs for each in planted}
     evidence = Evidence(
         wall_s=summary.run.wall_s,
         startup_s=0.0,
@@ -181,6 +192,19 @@ def case_of(
         notes=notes or Notes(),
     )
     return context_of_process(numbers, settings or {})
+
+
+def healthy(*others: Planted, **how: Any) -> RunContext:
+    """Returns a run of 2 s whose two workers keep up, with `how` as `case_of` has it."""
+    return case_of(Planted(**HEALTHY), *others, **how)
+
+
+def with_summary(context: RunContext, **changes: Any) -> RunContext:
+    return replace(context, summary=replace(context.summary, **changes))
+
+
+def with_run(context: RunContext, **changes: Any) -> RunContext:
+    return with_summary(context, run=replace(context.summary.run, **changes))
 
 
 def idle_device(because_s: dict[str, float]) -> Device:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,20 @@ class FakeClock:
 
     def advance(self, ns: int) -> None:
         self.now_ns += ns
+
+
+def in_threads(functions: Sequence[Callable[[], object]]) -> None:
+    """Runs functions at once, with a switch of threads wherever one is possible."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=function) for function in functions]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @dataclass(frozen=True)

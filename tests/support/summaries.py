@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from trainprof.analysis.summary.code import HottestLine
-from trainprof.analysis.summary.device import Gpu, SyncPoint, Transfer, Utilization
+from trainprof.analysis.summary.device import Energy, Gpu, SyncPoint, Transfer, Utilization
 from trainprof.analysis.summary.finding import LIKELY, Finding
 from trainprof.analysis.summary.loader import Fetch, Loader, LoaderBound
 from trainprof.analysis.summary.run import (
@@ -28,7 +28,7 @@ from trainprof.analysis.summary.run import (
     Verdict,
 )
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.findings.catalogue import RULES, with_traits
+from trainprof.findings.catalogue import RULES, rule_named
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -240,7 +240,9 @@ def finding(**changes: Any) -> Finding:
         of_steps=True,
         is_tried_by_tune=True,
     )
-    return with_traits(replace(plain, **changes))
+    finding = replace(plain, **changes)
+    rule = rule_named(finding.id)
+    return finding if rule is None else replace(finding, traits=rule.traits)
 
 
 def epoch(index: int, seconds: float, data_wait_s: float, **changes: Any) -> Epoch:
@@ -736,6 +738,42 @@ def accelerator() -> RunSummary:
         verdict=Verdict("compute", "The loop waits for data in 9 % of training time", level="not"),
         not_observed={"devices": "device times are not measured by this version"},
     )
+
+
+def with_gpus(*gpus: Gpu, energy: Energy | None = None, **changes: object) -> RunSummary:
+    epochs = [epoch(index, 20.0, 3.0) for index in range(2)]
+    return replace(
+        accelerator(), system=system(gpus=list(gpus), energy=energy, **changes), epochs=epochs
+    )
+
+
+def mixed_gpus() -> RunSummary:
+    """One that tells everything, one that is divided, and one that the script does not see."""
+    busy = gpu(
+        utilization=utilization({0: 0.1, 2: 0.1, 8: 0.4, 9: 0.3, 10: 0.1}),
+        throttled_share=0.12,
+        processes=[
+            {"pid": 4711, "role": "other", "bytes": 30 * GIB},
+            {"pid": 4120, "role": "own", "bytes": 12 * GIB},
+            {"pid": 9, "role": "unknown", "bytes": None},
+        ],
+    )
+    unknown = dict.fromkeys(("logical_index", "is_visible", "is_used", "utilization"))
+    divided = gpu(
+        1,
+        **unknown,
+        energy_source="estimated",
+        mig=[
+            {"uuid": "MIG-1", "memory_bytes": 20 * GIB, "logical_index": 0},
+            {"uuid": "MIG-2", "memory_bytes": 20 * GIB, "logical_index": None},
+        ],
+        not_observed={"utilization": "Not Supported (MIG is on)", "energy": "Unknown Error"},
+    )
+    hidden = gpu(
+        2, logical_index=None, is_visible=False, is_used=False, utilization=utilization({10: 1.0})
+    )
+    energy = Energy(22.4, "estimated", [0, 1], 1234.0)
+    return with_gpus(busy, divided, hidden, energy=energy)
 
 
 def cut_off() -> RunSummary:

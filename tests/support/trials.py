@@ -43,8 +43,7 @@ def free_pace_in(directory: RunDirectory) -> Pace | None:
 
 def end_of_process(recorder: Recorder) -> None:
     recorder.read()  # opens the log, as torch's import does in a script's process
-    for finish in recorder.session.at_end:
-        finish()
+    recorder.session.on_end()
 
 
 def trial_note(recorder: Recorder) -> dict[str, Any]:

@@ -29,16 +29,16 @@ VERBS: Final[dict[str, Callable[..., object]]] = {
     "tune": tune,
 }
 # Those that take a script: what follows SCRIPT is not ours.
-SCRIPT_VERBS: Final = frozenset({"run", "lines", "tune"})
+_SCRIPT_VERBS: Final = frozenset({"run", "lines", "tune"})
 # Of those, the ones that end as it does: a failure before it starts is 125.
-LAUNCHING_VERBS: Final = frozenset({"run", "lines"})
+_LAUNCHING_VERBS: Final = frozenset({"run", "lines"})
 # What `lines` is where its SCRIPT is a saved run.
-SAVED_LINES: Final = "saved-lines"
-LAUNCH_FAILED: Final = 125
-USER_ERROR: Final = 2
-BROKEN_PIPE: Final = 141  # 128 + SIGPIPE, as a shell shows it
-
-_COMMANDS: Final = frozenset({*VERBS, SAVED_LINES})
+_SAVED_LINES: Final = "saved-lines"
+_LAUNCH_FAILED: Final = 125
+_USER_ERROR: Final = 2
+_BROKEN_PIPE: Final = 141  # 128 + SIGPIPE, as a shell shows it
+_MODULE_OPTION: Final = "-m"
+_END_OF_OPTIONS: Final = "--"
 
 app = typer.Typer(
     name=PROGRAM,
@@ -49,7 +49,7 @@ app = typer.Typer(
 )
 for _verb, _command in VERBS.items():
     app.command(_verb)(_command)
-app.command(SAVED_LINES, hidden=True)(saved_lines)
+app.command(_SAVED_LINES, hidden=True)(saved_lines)
 
 
 def _show_version(is_asked: bool) -> None:
@@ -78,17 +78,18 @@ def run_command(arguments: Sequence[str]) -> int:
     command = _built_verbs()
     words, is_launching = _split(command, arguments)
     is_debug = "--debug" in our_part(words)
-    failed = LAUNCH_FAILED if is_launching else USER_ERROR
+    failed = _LAUNCH_FAILED if is_launching else _USER_ERROR
     try:
         status = command.main(args=words, prog_name=PROGRAM, standalone_mode=False)
         return status if isinstance(status, int) else 0
     except BrokenPipeError:
-        _forget_stdout()
-        return BROKEN_PIPE
+        # Keeps the interpreter from flushing into the pipe once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return _BROKEN_PIPE
     except Exception as error:
         if is_debug:
             traceback.print_exc()
-        called = f"{PROGRAM} {arguments[0]}" if words[0] in _COMMANDS else PROGRAM
+        called = f"{PROGRAM} {arguments[0]}" if words[0] in {*VERBS, _SAVED_LINES} else PROGRAM
         return _complain_of(error, failed, called, is_debug=is_debug)
 
 
@@ -101,20 +102,20 @@ def _built_verbs() -> Any:
 def _split(command: Any, arguments: Sequence[str]) -> tuple[list[str], bool]:
     """Separates the script's part from ours; tells whether the verb ends as the script does."""
     words = list(arguments) or ["--help"]
-    if words[0] not in SCRIPT_VERBS:
+    if words[0] not in _SCRIPT_VERBS:
         return words, False
     valued = options_with_value(command.commands[words[0]])
     script = script_word(words[1:], valued) if words[0] == "lines" else None
     if script is not None and names_saved_run(script):
-        return [SAVED_LINES, *words[1:]], False
-    return [words[0], *separated(words[1:], valued)], words[0] in LAUNCHING_VERBS
+        return [_SAVED_LINES, *words[1:]], False
+    return [words[0], *separated(words[1:], valued)], words[0] in _LAUNCHING_VERBS
 
 
 def _complain_of(error: Exception, failed: int, called: str, *, is_debug: bool) -> int:
     if isinstance(error, TrainprofError):
         complain(str(error), error.hint)
         # What a script that cannot be run ends `run` with is a user's error to other verbs.
-        return error.exit_code if failed == LAUNCH_FAILED else min(error.exit_code, USER_ERROR)
+        return error.exit_code if failed == _LAUNCH_FAILED else min(error.exit_code, _USER_ERROR)
     usage = getattr(error, "format_message", None)
     if usage is not None:  # click's own errors; its classes moved between typer's versions
         complain(usage(), hint=f"see {called} --help")
@@ -124,17 +125,6 @@ def _complain_of(error: Exception, failed: int, called: str, *, is_debug: bool) 
         hint=None if is_debug else "--debug shows where this comes from",
     )
     return failed
-
-
-def _forget_stdout() -> None:
-    """Keeps the interpreter from flushing into the broken pipe once more at its end."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.close(null)
-
-
-MODULE_OPTION: Final = "-m"
-END_OF_OPTIONS: Final = "--"
 
 
 def options_with_value(command: Any) -> frozenset[str]:
@@ -155,9 +145,9 @@ def separated(arguments: Sequence[str], valued: frozenset[str]) -> list[str]:
     our options that take a value.
     """
     position, mark = _script_part(arguments, valued)
-    if position is None or mark == END_OF_OPTIONS:
+    if position is None or mark == _END_OF_OPTIONS:
         return list(arguments)
-    return [*arguments[:position], END_OF_OPTIONS, *arguments[position:]]
+    return [*arguments[:position], _END_OF_OPTIONS, *arguments[position:]]
 
 
 def script_word(arguments: Sequence[str], valued: frozenset[str]) -> str | None:
@@ -171,21 +161,21 @@ def _script_part(arguments: Sequence[str], valued: frozenset[str]) -> tuple[int 
     position = 0
     while position < len(arguments):
         word = arguments[position]
-        if word == END_OF_OPTIONS:
-            return position + 1, END_OF_OPTIONS
+        if word == _END_OF_OPTIONS:
+            return position + 1, _END_OF_OPTIONS
         if word == "-" or not word.startswith("-"):
             return position, None
         option, takes_next = _option(word, valued)
         position += 2 if takes_next else 1
-        if option == MODULE_OPTION:
-            return position, MODULE_OPTION
+        if option == _MODULE_OPTION:
+            return position, _MODULE_OPTION
     return None, None
 
 
 def our_part(arguments: Sequence[str]) -> list[str]:
     """Returns the separated arguments up to the `--`."""
     words = list(arguments)
-    return words[: words.index(END_OF_OPTIONS)] if END_OF_OPTIONS in words else words
+    return words[: words.index(_END_OF_OPTIONS)] if _END_OF_OPTIONS in words else words
 
 
 def _option(word: str, valued: frozenset[str]) -> tuple[str, bool]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 import typer
 
 from trainprof.cli.options import Format, FormatOption
-from trainprof.cli.output import complain, style_of, write
-from trainprof.cli.report import RunDamaged, find_run, summary_of
+from trainprof.cli.output import complain, json_text, page_of, write
+from trainprof.cli.report import RunDamaged, find_run, summary_of, unreadable
 from trainprof.record.errors import TrainprofError
 
 if TYPE_CHECKING:
@@ -83,11 +83,7 @@ def compare(
 def _sides(
     runs: Sequence[str], base: Sequence[str], other: Sequence[str]
 ) -> list[tuple[list[str], list[str]]]:
-    """Returns what is compared with what, as names of runs.
-
-    Raises:
-        NothingToCompare: If a side is missing, or both ways to name them are used.
-    """
+    """Returns what is compared with what, as names of runs."""
     hint = "trainprof compare BASE OTHER, or --base A1 --base A2 --other B1 --other B2"
     if base or other:
         if runs or not (base and other):
@@ -100,10 +96,7 @@ def _sides(
 
 
 def _comparison(
-    base: Sequence[str],
-    other: Sequence[str],
-    read: dict[str, ComparedRun],
-    percent: float | None,
+    base: Sequence[str], other: Sequence[str], read: dict[str, ComparedRun], percent: float | None
 ) -> Comparison:
     from trainprof.compare import comparison
     from trainprof.compare.compared_run import named_apart
@@ -134,9 +127,7 @@ def _run(name: str, read: dict[str, ComparedRun]) -> ComparedRun:
         try:
             read[path] = read_compared_run(directory, summary)
         except OSError as error:
-            raise RunDamaged(
-                f"{name} cannot be read: {error.strerror or error}", hint="check its permissions"
-            ) from error
+            raise unreadable(name, error) from error
     return read[path]
 
 
@@ -144,10 +135,11 @@ def _rendered(comparisons: Sequence[Comparison], format: Format, *, verbose: boo
     from trainprof.report import comparison
 
     if format is Format.JSON:
-        return comparison.render_json(comparisons)
+        plain = [comparison.to_jsonable(each) for each in comparisons]
+        return json_text(plain[0] if len(plain) == 1 else plain)
     if format is Format.MARKDOWN:
         return comparison.render_markdown(comparisons, verbose=verbose)
-    return comparison.render_page(comparisons, **style_of(sys.stdout), verbose=verbose)
+    return comparison.render_page(comparisons, page_of(sys.stdout, verbose=verbose))
 
 
 def _judged(comparison: Comparison, percent: float | None) -> int:

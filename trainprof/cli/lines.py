@@ -15,7 +15,7 @@ import typer
 
 from trainprof.cli import options
 from trainprof.cli.options import at_least
-from trainprof.cli.output import complain, is_terminal, style_of, write
+from trainprof.cli.output import complain, is_terminal, page_of, write
 from trainprof.cli.report import RUNS, find_run
 from trainprof.cli.run import run_to_end
 from trainprof.launch.options import (
@@ -35,10 +35,9 @@ if TYPE_CHECKING:
     from trainprof.analysis.lines.times import LineProfile
     from trainprof.analysis.summary.run_summary import RunSummary
 
-LPROF_NAME: Final = "lines.lprof"
 # The processes whose lines are timed.
-ONLY: Final = ("workers", "main")
-SHOWN_BY: Final = ("trainprof", "lines")
+_ONLY: Final = ("workers", "main")
+_SHOWN_BY: Final = ("trainprof", "lines")
 _UNITS_S: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
@@ -47,8 +46,8 @@ class NoLineTimes(TrainprofError):
 
 
 def _only(text: str) -> str:
-    if text not in ONLY:
-        raise typer.BadParameter(f"{text!r} is none of {', '.join(ONLY)}")
+    if text not in _ONLY:
+        raise typer.BadParameter(f"{text!r} is none of {', '.join(_ONLY)}")
     return text
 
 
@@ -80,8 +79,7 @@ SkipZero = Annotated[
 ]
 Sort = Annotated[bool, typer.Option("-t", "--sort", help="In order of time, the longest last.")]
 Top = Annotated[
-    int | None,
-    typer.Option(parser=at_least(1), metavar="N", help="Only the N that took longest."),
+    int | None, typer.Option(parser=at_least(1), metavar="N", help="Only the N that took longest.")
 ]
 Lprof = Annotated[
     bool, typer.Option("--lprof", help="Write RUN/lines.lprof too, for python -m line_profiler.")
@@ -92,8 +90,7 @@ def lines(
     script: Annotated[
         str | None,
         typer.Argument(
-            metavar="SCRIPT|RUN",
-            help="A Python file or a command to run; or a saved run to show.",
+            metavar="SCRIPT|RUN", help="A Python file or a command to run; or a saved run to show."
         ),
     ] = None,
     arguments: options.Arguments = None,
@@ -108,7 +105,7 @@ def lines(
     only: Annotated[
         str | None,
         typer.Option(
-            parser=_only, metavar="|".join(ONLY), help="Time lines in these processes alone."
+            parser=_only, metavar="|".join(_ONLY), help="Time lines in these processes alone."
         ),
     ] = None,
     per_process: PerProcess = False,
@@ -162,8 +159,7 @@ def saved_lines(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN",
-            help="A run directory, a run's name under trainprof-runs, or latest.",
+            metavar="RUN", help="A run directory, a run's name under trainprof-runs, or latest."
         ),
     ],
     per_process: PerProcess = False,
@@ -191,7 +187,7 @@ def saved_lines(
         raise NoLineTimes(
             f"{run} has no line times{why}", hint="record them with: trainprof lines SCRIPT"
         )
-    write(sys.stdout, view.text(profile, sys.stdout, [*SHOWN_BY, run]))
+    write(sys.stdout, view.text(profile, sys.stdout, [*_SHOWN_BY, run]))
     write(sys.stderr, _remarks(view.notes(profile, sys.stdout)))
     if lprof:
         _write_lprof(profile, directory)
@@ -222,12 +218,12 @@ def _after_the_run(summary: RunSummary, finished: FinishedRun, view: LineView) -
 
     profile = read_line_profile(finished.directory)
     directory = summary.run.directory or str(finished.directory.path)
-    head = opening(summary, **style_of(sys.stderr))
+    head = opening(summary, page_of(sys.stderr))
     notes = view.notes(profile, sys.stderr)
     if not profile.functions:
         report = shlex.join(["trainprof", "report", directory])
         return head + _remarks([*notes, f"see what else was recorded: {report}"])
-    again = [*SHOWN_BY, directory]
+    again = [*_SHOWN_BY, directory]
     if notes:
         notes.append(f"see it again: {shlex.join(again)}")
     return head + "\n" + view.text(profile, sys.stderr, again) + _remarks(notes)
@@ -248,32 +244,22 @@ def _write_lprof(profile: LineProfile, directory: RunDirectory) -> None:
 
     from trainprof.analysis.lines.times import NS_S
 
-    path = directory.path / LPROF_NAME
-    temporary = path.with_name(f"{LPROF_NAME}.tmp")
+    path = directory.path / "lines.lprof"
+    temporary = path.with_name("lines.lprof.tmp")
     try:
         temporary.unlink(missing_ok=True)  # a link there is not followed
         LineStats(profile.timings(), NS_S).to_file(temporary)
         temporary.replace(path)
     except OSError as error:
-        complain(
-            f"{path} cannot be written: {error.strerror or error}", hint="check its permissions"
-        )
-        return
-    write(sys.stderr, f"trainprof: wrote {path}\n")
+        why = f"{path} cannot be written: {error.strerror or error}"
+        complain(why, hint="check its permissions")
+    else:
+        write(sys.stderr, f"trainprof: wrote {path}\n")
 
 
 @dataclass(frozen=True, slots=True)
 class LineView:
-    """What was asked to be shown.
-
-    Attributes:
-        per_process: Each process by itself.
-        unit_s: Unit of the times, None for the usual ones.
-        skip_zero: Without functions that were never called.
-        by_time: The longest last.
-        top: Only so many functions, or None.
-        verbose: Nothing is folded.
-    """
+    """What was asked to be shown; `unit_s` None: the usual units; `by_time`: the longest last."""
 
     per_process: bool = False
     unit_s: float | None = None
@@ -283,27 +269,21 @@ class LineView:
     verbose: bool = False
 
     def text(self, profile: LineProfile, stream: TextIO | None, shown_again: Sequence[str]) -> str:
-        """Returns the times as they suit a stream; off a terminal the table and nothing else.
-
-        `shown_again` is the command that shows them again, [] for none.
-        """
+        """Returns the times as they suit a stream; off a terminal the table and nothing else."""
         from trainprof.analysis.lines.times import arranged
 
         profile = arranged(profile, by_time=self.by_time, top=self.top)
         if not is_terminal(stream):
             return self._table(profile)
         from trainprof.report import line_page
-        from trainprof.report.text.layout import Page
 
-        style = style_of(stream)
         return line_page.render(
             profile,
-            Page(width=style["width"], unicode=style["unicode"], verbose=self.verbose),
-            color=style["color"],
+            page_of(stream, verbose=self.verbose),
             unit_s=self.unit_s,
             skip_zero=self.skip_zero,
             per_process=self.per_process,
-            closing=("see it again:", shlex.join(shown_again)) if shown_again else (),
+            closing=("see it again:", shlex.join(shown_again)),
         )
 
     def notes(self, profile: LineProfile, stream: TextIO | None) -> list[str]:
@@ -319,14 +299,12 @@ class LineView:
 
     def _table(self, profile: LineProfile) -> str:
         from trainprof.analysis.lines.times import of_process
-        from trainprof.report import kernprof_table
+        from trainprof.report.line_page import kernprof_table
 
-        unit_s = kernprof_table.KERNPROF_UNIT_S if self.unit_s is None else self.unit_s
         if not self.per_process:
-            return kernprof_table.render(profile, unit_s=unit_s, skip_zero=self.skip_zero)
-        tables = [
+            return kernprof_table(profile, unit_s=self.unit_s, skip_zero=self.skip_zero)
+        return "".join(
             f"Process: {process.label}\n\n"
-            + kernprof_table.render(of_process(profile, process), unit_s=unit_s)
+            + kernprof_table(of_process(profile, process), unit_s=self.unit_s)
             for process in profile.processes()
-        ]
-        return "".join(tables)
+        )

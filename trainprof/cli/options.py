@@ -35,11 +35,7 @@ _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ms|s|m|h|)")
 
 
 def seconds(text: str) -> float:
-    """Returns the duration in seconds.
-
-    Raises:
-        typer.BadParameter: If it is none.
-    """
+    """Returns the duration in seconds; typer.BadParameter if it is none."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise typer.BadParameter(f"{text!r} is not a duration: write 0.5, 500ms, 90s, 10m or 1h")
@@ -60,7 +56,7 @@ def seconds_between(low: float, high: float = math.inf) -> Callable[[str | float
 
 
 # Each process records as many, and more while it finds them.
-MOST_SLOW_SAMPLES: Final = 1000
+_MOST_SLOW_SAMPLES: Final = 1000
 
 Script = Annotated[
     str | None,
@@ -83,8 +79,7 @@ Module = Annotated[
 ]
 _INTERVAL_HELP: Final = "Time between two samples of the system, 0.1 to 60 s."
 Interval = Annotated[
-    float,
-    typer.Option(parser=seconds_between(0.1, 60), metavar="DURATION", help=_INTERVAL_HELP),
+    float, typer.Option(parser=seconds_between(0.1, 60), metavar="DURATION", help=_INTERVAL_HELP)
 ]
 # Where it matters whether it was given.
 IntervalIfGiven = Annotated[
@@ -120,7 +115,7 @@ WaitThreshold = Annotated[
 SlowSamples = Annotated[
     int,
     typer.Option(
-        parser=at_least(0, at_most=MOST_SLOW_SAMPLES),
+        parser=at_least(0, at_most=_MOST_SLOW_SAMPLES),
         metavar="N",
         help="Find the N slowest samples of each loader; 0 times no sample.",
     ),
@@ -160,11 +155,7 @@ def words(script: str | None, arguments: Sequence[str] | None) -> tuple[str, ...
 
 
 def thresholds(words: Sequence[str] | None) -> dict[str, float]:
-    """Returns what --rule sets, by the threshold's name.
-
-    Raises:
-        typer.BadParameter: If a name or a value means nothing.
-    """
+    """Returns what --rule sets, by the threshold's name; typer.BadParameter if that is nothing."""
     if not words:
         return {}
     from trainprof.findings.catalogue import UnknownThreshold, parsed_settings

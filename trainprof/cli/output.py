@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
-from typing import Final, TextIO, TypedDict
+from typing import TYPE_CHECKING, Final, TextIO
 
 from trainprof.record.masking import masked_text
 
-DEFAULT_WIDTH: Final = 80
-RED: Final = "\x1b[31m"
-PLAIN: Final = "\x1b[0m"
+if TYPE_CHECKING:
+    from trainprof.report.text.layout import Page
+
+_DEFAULT_WIDTH: Final = 80
 
 
-class Style(TypedDict):
-    """What a stream can show, as renderers take it."""
+def page_of(stream: TextIO | None, *, verbose: bool = False) -> Page:
+    """Returns a page as the stream can show it: colour only on a terminal that allows it."""
+    from trainprof.report.text.layout import Page
 
-    width: int
-    color: bool
-    unicode: bool
-
-
-def style_of(stream: TextIO | None) -> Style:
-    """Returns the stream's style: colour only on a terminal that does not forbid it."""
     encoding = (getattr(stream, "encoding", None) or "").lower()
-    return Style(width=_width(stream), color=_has_color(stream), unicode="utf" in encoding)
+    return Page(width_of(stream), _has_color(stream), "utf" in encoding, verbose)
+
+
+def json_text(plain: object) -> str:
+    """Returns strict JSON: ASCII, without NaN or infinity, ended by a newline."""
+    return json.dumps(plain, allow_nan=False, ensure_ascii=True, indent=1) + "\n"
 
 
 def write(stream: TextIO | None, text: str) -> None:
@@ -50,7 +51,7 @@ def complain(message: str, hint: str | None = None) -> None:
     """Writes one line, and one for the hint, to stderr, if it is still there."""
     head = f"trainprof: {_one_line(masked_text(message))}"
     if _has_color(sys.stderr):
-        head = f"{RED}{head}{PLAIN}"
+        head = f"\x1b[31m{head}\x1b[0m"
     tail = f"\nhint: {_one_line(masked_text(hint))}" if hint else ""
     with contextlib.suppress(OSError, ValueError):
         write(sys.stderr, f"{head}{tail}\n")
@@ -64,26 +65,24 @@ def _one_line(text: str) -> str:
 
 
 def _has_color(stream: TextIO | None) -> bool:
-    return is_terminal(stream) and not os.environ.get("NO_COLOR") and _term() != "dumb"
-
-
-def _term() -> str:
-    return os.environ.get("TERM", "")
+    is_forbidden = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return is_terminal(stream) and not is_forbidden
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Tells whether a person looks at what is written to the stream."""
+    """Whether a person looks at what is written to the stream."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:  # closed
         return False
 
 
-def _width(stream: TextIO | None) -> int:
+def width_of(stream: TextIO | None) -> int:
+    """Returns the terminal's width in cells, else what COLUMNS says, or 80."""
     if stream is not None:
         with contextlib.suppress(OSError, ValueError):
             columns = os.get_terminal_size(stream.fileno()).columns
             if columns > 0:
                 return columns
     columns_set = os.environ.get("COLUMNS", "")
-    return int(columns_set) if columns_set.isdecimal() and int(columns_set) else DEFAULT_WIDTH
+    return int(columns_set) if columns_set.isdecimal() and int(columns_set) else _DEFAULT_WIDTH

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import copy
+import difflib
+import io
+import os
+import re
+import tokenize
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from trainprof.analysis.run.recording import manifest_of_first
-from trainprof.analysis.summary.finding import (
-    LOADER_ID,
-    OTHER_OPTIMIZERS,
-    Finding,
-)
+from trainprof.analysis.summary.finding import LOADER_ID, OTHER_OPTIMIZERS, Finding
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.findings.suggested_patch import ByHand, UsersFile
+from trainprof.record.files import read_run_file
 from trainprof.record.run_directory import RunDirectory
-from trainprof.report.text.gain_words import speedup_words, whole_of
+from trainprof.report.page.findings import speedup_words, whole_of
 from trainprof.report.text.safe_text import one_line
 
+_LARGEST_SOURCE_BYTES: Final = 1 << 22
+_LINE: Final = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
+_NO_LINE_END: Final = b"\n\\ No newline at end of file\n"
+_FOR_WORKERS: Final = {
+    "persistent_workers",
+    "prefetch_factor",
+    "timeout",
+    "multiprocessing_context",
+}
+_OF_WORKERS: Final = {"num_workers", *_FOR_WORKERS}
 # Before `num_workers`, the first of those that findings change; of an optimizer `fused` comes last.
 _LOADERS_BY_PLACE, _OPTIMIZERS_BY_PLACE = 5, 9
 
@@ -48,7 +63,7 @@ class _Suggested:
 
     def __init__(self, root: Path, began_ns: int | None, summary: RunSummary) -> None:
         self._root, self._began_ns, self._loaders = root, began_ns, summary.loaders
-        self._files: dict[str, UsersFile] = {}
+        self._files: dict[str, _UsersFile] = {}
 
     def add(self, finding: Finding) -> Iterator[str]:
         """Takes up a finding's changes; yields what has to be said of them."""
@@ -59,15 +74,15 @@ class _Suggested:
             for optimizer in dict.fromkeys([f"{of_first} {finding.site}", *others]):
                 try:
                     self._fuse(*optimizer.partition(" ")[::2])
-                except ByHand as error:
+                except _ByHand as error:
                     yield f"edit by hand: {optimizer.replace(' ', ' at ', 1)}: {error}"
             return
         site, change = finding.site, finding.change
         try:
             if not change:
-                raise ByHand("it is more than arguments of a call")
+                raise _ByHand("it is more than arguments of a call")
             yield from self._of_loader(site, self._loader(site, evidence.get(LOADER_ID)), change)
-        except ByHand as error:
+        except _ByHand as error:
             yield f"edit by hand: {error}"
 
     def diffs(self) -> bytes:
@@ -81,13 +96,13 @@ class _Suggested:
         self, site: str | None, loader: Loader | None, change: Mapping[str, Any]
     ) -> Iterator[str]:
         """Changes a line's copies, and the call that builds a loader: all of it, or none."""
-        calls: list[tuple[UsersFile, ast.Call, Mapping[str, Any], int]] = []
+        calls: list[tuple[_UsersFile, ast.Call, Mapping[str, Any], int]] = []
         if "non_blocking" in change:
             file, line = self._place(site)
             copies = file.calls_at(line, ("to", "cuda"))
             arguments = {str([ast.dump(x) for x in (*c.args, *c.keywords)]) for c in copies}
             if len(arguments) != 1:
-                raise ByHand(f"which copy of line {line} it is, is not known")
+                raise _ByHand(f"which copy of line {line} it is, is not known")
             calls += [(file, copy, {"non_blocking": True}, 1) for copy in copies]
         rest = {name: value for name, value in change.items() if name != "non_blocking"}
         if rest:
@@ -96,7 +111,7 @@ class _Suggested:
         try:
             for file, call, given, by_place in calls:
                 file.give(call, given, by_place)
-        except ByHand:
+        except _ByHand:
             for file, wanted in before:
                 file.wanted = wanted
             raise
@@ -107,22 +122,22 @@ class _Suggested:
                 roles = ", ".join(dict.fromkeys(other.role for other in alike))
                 yield f"mind: its line builds {count} loaders ({roles}): it counts for all of them"
 
-    def _constructor(self, loader: Loader | None) -> tuple[UsersFile, ast.Call]:
+    def _constructor(self, loader: Loader | None) -> tuple[_UsersFile, ast.Call]:
         if loader is None:
-            raise ByHand("which loader it is, is not known")
+            raise _ByHand("which loader it is, is not known")
         kind, call = loader.kind.rpartition(".")[2], loader.call
         if loader.built_by is not None:
-            raise ByHand(f"{loader.built_by} builds this loader, by settings of its own")
+            raise _ByHand(f"{loader.built_by} builds this loader, by settings of its own")
         if (kind != "DataLoader" and call is None) or (call is not None and call.constructors):
-            raise ByHand(f"{kind} has a constructor of its own")
+            raise _ByHand(f"{kind} has a constructor of its own")
         file, line = self._place(loader.site)
         return file, _only(file, line, (kind, "DataLoader"), None if call is None else call.ends_at)
 
-    def _place(self, site: str | None) -> tuple[UsersFile, int]:
+    def _place(self, site: str | None) -> tuple[_UsersFile, int]:
         path, _, line = (site or "").rpartition(":")
         if not line.isdigit():
-            raise ByHand("the line that is to change is not known")
-        file = UsersFile.read(self._root, path, self._began_ns)
+            raise _ByHand("the line that is to change is not known")
+        file = _UsersFile.read(self._root, path, self._began_ns)
         return self._files.setdefault(file.name, file), int(line)
 
     def _loader(self, site: str | None, number: Any) -> Loader | None:
@@ -131,10 +146,134 @@ class _Suggested:
 
 
 def _only(
-    file: UsersFile, line: int, names: tuple[str, ...], ends_at: list[int] | None = None
+    file: _UsersFile, line: int, names: tuple[str, ...], ends_at: list[int] | None = None
 ) -> ast.Call:
     calls = file.calls_at(line, names)
     calls = [x for x in calls if [x.end_lineno, x.end_col_offset] == ends_at] or calls
     if len(calls) != 1:
-        raise ByHand(f"line {line} holds {len(calls) or 'no'} calls of {names[0]} by its name")
+        raise _ByHand(f"line {line} holds {len(calls) or 'no'} calls of {names[0]} by its name")
     return calls[0]
+
+
+class _ByHand(Exception):
+    """Why a change is none of keyword arguments of one call, in words."""
+
+
+@dataclass(slots=True)
+class _UsersFile:
+    """A file, its tree, and the keyword arguments that its calls are to have."""
+
+    name: str
+    data: bytes
+    tree: ast.Module
+    wanted: dict[ast.Call, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, root: Path, path: str, began_ns: int | None) -> _UsersFile:
+        """Reads a file below `root` as it was when the run began, else raises _ByHand."""
+        try:
+            # A diff changes no file through a link: it names the one that the link leads to.
+            real, root = (root / path).resolve(), root.resolve()
+            data = read_run_file(real, _LARGEST_SOURCE_BYTES)
+            if began_ns is not None and real.stat().st_mtime_ns > began_ns:
+                raise _ByHand(f"{real.name} has changed since the run")
+        except (OSError, ValueError, RuntimeError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise _ByHand(f"{path or 'its file'} cannot be read: {why}") from None
+        if not real.is_relative_to(root):
+            raise _ByHand(f"{real} is not below {root}, where the run began")
+        name = real.relative_to(root).as_posix()
+        if not name.isprintable() or '"' in name or "\\" in name:
+            raise _ByHand("its name has signs that not every diff can hold")
+        return cls(name, data, _parsed(data))
+
+    def calls_at(self, line: int, names: Collection[str]) -> list[ast.Call]:
+        """Returns the calls of these names that stand on a line, or go over it."""
+        calls = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
+        here = (call for call in calls if call.lineno <= line <= (call.end_lineno or call.lineno))
+        return [x for x in here if ast.unparse(x.func).rpartition(".")[2] in names]
+
+    def give(self, call: ast.Call, change: Mapping[str, Any], by_place: int) -> None:
+        """Takes note of what a call is to be given; _ByHand if that takes a decision.
+
+        So many as `by_place` of its arguments may stand by position: none of these is among them.
+        """
+        given, known = (
+            {keyword.arg: keyword.value for keyword in call.keywords},
+            self.wanted.get(call, {}),
+        )
+        # Each may be right by itself, and both together be refused by torch.
+        if known.keys() & change.keys() or all(_OF_WORKERS & x.keys() for x in (known, change)):
+            raise _ByHand("one above changes the same call; run it again with that")
+        if None in given or any(isinstance(arg, ast.Starred) for arg in call.args):
+            raise _ByHand(f"line {call.lineno} passes arguments on with * or **")
+        if len(call.args) > by_place:
+            raise _ByHand(f"line {call.lineno} may give it by position")
+        for name in change.keys() & given.keys():
+            if not isinstance(given[name], ast.Constant):
+                raise _ByHand(f"{name}={ast.unparse(given[name])} stands there")
+        workers = change.get("num_workers", getattr(given.get("num_workers"), "value", 0))
+        if change.get("num_workers") == 0 and _FOR_WORKERS & given.keys():
+            raise _ByHand("without workers torch refuses other arguments that stand there")
+        if any(map(change.get, _FOR_WORKERS)) and not (isinstance(workers, int) and workers > 0):
+            raise _ByHand("how many workers there are does not stand there")
+        written = {name: getattr(given.get(name), "value", ...) for name in change}
+        changed = known | {name: x for name, x in change.items() if written[name] != x}
+        if changed == known:
+            raise _ByHand("it is written so already: what the run was given came from elsewhere")
+        self._edited({**self.wanted, call: changed})
+        self.wanted[call] = changed
+
+    def diff(self) -> bytes:
+        """Returns what is wanted as a unified diff, which `git apply` and `patch -p1` take."""
+        tab = b"\t" if " " in self.name else b""  # else a blank ends the name
+        before, after = (os.fsencode(f"{side}/{self.name}") + tab for side in "ab")
+        old, new = (io.BytesIO(x).readlines() for x in (self.data, self._edited(self.wanted)))
+        lines = difflib.diff_bytes(difflib.unified_diff, old, new, before, after)
+        return b"".join(line if line.endswith(b"\n") else line + _NO_LINE_END for line in lines)
+
+    def _edited(self, wanted: Mapping[ast.Call, Mapping[str, Any]]) -> bytes:
+        """Returns the file with arguments; _ByHand if Python would read more than these anew."""
+        edits, data = (self._edits(*x) for x in wanted.items()), self.data
+        for start, end, new in sorted(chain.from_iterable(edits), reverse=True):
+            data = data[:start] + new.encode() + data[end:]
+        try:
+            tree, calls = copy.deepcopy((self.tree, wanted))
+            for call, given in calls.items():
+                values = {name: ast.Constant(value) for name, value in given.items()}
+                for keyword in call.keywords:
+                    keyword.value = values.pop(str(keyword.arg), keyword.value)
+                call.keywords += [ast.keyword(name, value) for name, value in values.items()]
+            is_as_wanted = ast.dump(_parsed(data)) == ast.dump(tree)
+        except (RecursionError, _ByHand):
+            is_as_wanted = False
+        if not is_as_wanted:
+            raise _ByHand("the call is written in a way that is not understood")
+        return data
+
+    def _edits(self, call: ast.Call, given: Mapping[str, Any]) -> Iterator[tuple[int, int, str]]:
+        written = {keyword.arg: keyword.value for keyword in call.keywords}
+        for name, value in given.items():
+            if name in written:
+                yield *self._span(written[name]), repr(value)
+        new = ", ".join(f"{name}={x!r}" for name, x in given.items() if name not in written)
+        ends = [self._span(arg)[1] for arg in (*call.args, *written.values())]
+        end = max(ends, default=self._span(call)[1] - 1)
+        yield end, end, f", {new}" if ends and new else new
+
+    def _span(self, node: ast.expr) -> tuple[int, int]:
+        starts = [0, *(line.end() for line in _LINE.finditer(self.data))]
+        end_line, end_column = node.end_lineno or 0, node.end_col_offset or 0
+        return starts[node.lineno - 1] + node.col_offset, starts[end_line - 1] + end_column
+
+
+def _parsed(data: bytes) -> ast.Module:
+    """Returns the tree of a text in UTF-8, else raises _ByHand."""
+    try:
+        if tokenize.detect_encoding(io.BytesIO(data).readline)[0] != "utf-8":
+            raise _ByHand("its encoding is not plain UTF-8")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a text that is not ours
+            return ast.parse(data)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise _ByHand(f"it does not parse: {getattr(error, 'msg', None) or error}") from None

@@ -13,7 +13,7 @@ import typer
 
 from trainprof.cli import options
 from trainprof.cli.options import Format, FormatOption, at_least
-from trainprof.cli.output import is_terminal, style_of, write, write_bytes
+from trainprof.cli.output import is_terminal, json_text, page_of, write, write_bytes
 from trainprof.record.errors import TrainprofError
 from trainprof.record.files import read_run_json
 from trainprof.record.run_directory import MANIFEST_SCHEMA_VERSION, RunDirectory
@@ -74,8 +74,7 @@ def report(
         typer.Option(metavar="ID", help="The numbers that a finding of the run rests on."),
     ] = None,
     explain: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="What a finding means; needs no RUN."),
+        str | None, typer.Option(metavar="ID", help="What a finding means; needs no RUN.")
     ] = None,
     suggest_patch: Annotated[
         bool,
@@ -103,16 +102,15 @@ def report(
     if epoch is None and chosen_steps is None and not rules:
         summary = summary_of(directory)
     else:
-        index = None if epoch is None else epoch - 1
-        summary = _rebuilt_summary(directory, index, chosen_steps, rules or None)
+        chosen_epoch = None if epoch is None else epoch - 1
+        summary = _rebuilt_summary(directory, chosen_epoch, chosen_steps, rules or None)
     if suggest_patch:
         _write_patches(directory, summary)
     elif asked is not None:
         write(sys.stdout, _reasons(summary, asked, rules or _rules_of(directory)))
-    elif loader is None:
-        write(sys.stdout, rendered(summary, format, verbose=verbose))
     else:
-        write(sys.stdout, _rendered_loader(summary, find_loader(summary, loader), format))
+        index = None if loader is None else find_loader(summary, loader)
+        write(sys.stdout, rendered(summary, format, verbose=verbose, loader=index))
 
 
 def _write_patches(directory: RunDirectory, summary: RunSummary) -> None:
@@ -133,9 +131,7 @@ def _write_patches(directory: RunDirectory, summary: RunSummary) -> None:
 def find_run(name: str) -> RunDirectory:
     """Returns the run that `name` means: a directory, `latest`, or a name under trainprof-runs.
 
-    Raises:
-        RunNotFound: If there is none.
-        RunDamaged: If it is no run directory, or one of a newer trainprof.
+    Else it raises RunNotFound; RunDamaged of a directory that is none, or of a newer trainprof.
     """
     if not name:
         raise RunNotFound("no run named", hint=_known_runs())
@@ -144,7 +140,7 @@ def find_run(name: str) -> RunDirectory:
     try:
         return _first_run([path for path in candidates if path.is_dir()], name)
     except OSError as error:
-        raise _unreadable(name, error) from error
+        raise unreadable(name, error) from error
 
 
 def _first_run(directories: list[Path], name: str) -> RunDirectory:
@@ -160,12 +156,9 @@ def _first_run(directories: list[Path], name: str) -> RunDirectory:
 
 
 def find_loader(summary: RunSummary, name: str) -> int:
-    """Returns which of the summary's loaders `name` means: an id, or a place as reports show it.
+    """Returns which of the summary's loaders `name` means, else raises LoaderNotFound.
 
-    The end of a place will do: train.py:84 for src/train.py:84.
-
-    Raises:
-        LoaderNotFound: If it is none of them, or several.
+    By an id, or a place as reports show it, or its end: train.py:84 for src/train.py:84.
     """
     matches: tuple[Callable[[Loader], bool], ...] = (
         lambda loader: str(loader.id) == name,
@@ -188,11 +181,7 @@ def find_loader(summary: RunSummary, name: str) -> int:
 
 
 def summary_of(directory: RunDirectory) -> RunSummary:
-    """Returns the summary that the run left, else one made of what was recorded.
-
-    Raises:
-        RunDamaged: If a file of it cannot be read.
-    """
+    """Returns the summary that the run left, else one of what was recorded; or RunDamaged."""
     from trainprof.findings.saved import saved_summary
 
     return saved_summary(directory) or _rebuilt_summary(directory, None, None, None)
@@ -216,43 +205,36 @@ def _rebuilt_summary(
     try:
         return summarize(directory, epoch=epoch, steps=steps, rules=rules)
     except OSError as error:
-        raise _unreadable(str(directory.path), error) from error
+        raise unreadable(str(directory.path), error) from error
 
 
-def _unreadable(name: str, error: OSError) -> RunDamaged:
+def unreadable(name: str, error: OSError) -> RunDamaged:
     return RunDamaged(
         f"{name} cannot be read: {error.strerror or error}", hint="check its permissions"
     )
 
 
-def rendered(summary: RunSummary, format: Format, *, verbose: bool) -> str:
+def rendered(
+    summary: RunSummary, format: Format, *, verbose: bool, loader: int | None = None
+) -> str:
+    """Returns a run as it is written to stdout, or one of its loaders in full."""
     if format is Format.JSON:
-        from trainprof.report import json_text
+        from trainprof.analysis.summary.json_text import to_jsonable
 
-        return json_text.render(summary)
+        plain = to_jsonable(summary)
+        return json_text(plain if loader is None else plain["loaders"][loader])
     if format is Format.MARKDOWN:
         from trainprof.report import markdown, tune
 
-        if summary.tuning is not None:
-            return tune.render_markdown(summary)
-        return markdown.render(summary)
-    from trainprof.report.page import page
+        if loader is not None:
+            return markdown.render_loader(summary, loader)
+        return (markdown.render if summary.tuning is None else tune.render_markdown)(summary)
+    from trainprof.report.page import loading, page
 
-    return page.render(summary, **style_of(sys.stdout), verbose=verbose)
-
-
-def _rendered_loader(summary: RunSummary, index: int, format: Format) -> str:
-    if format is Format.JSON:
-        from trainprof.report import json_text
-
-        return json_text.render_loader(summary, index)
-    if format is Format.MARKDOWN:
-        from trainprof.report import markdown
-
-        return markdown.render_loader(summary, index)
-    from trainprof.report.page import loading
-
-    return loading.render_loader(summary, index, **style_of(sys.stdout))
+    shown = page_of(sys.stdout, verbose=verbose)
+    if loader is not None:
+        return loading.render_loader(summary, loader, shown)
+    return page.render(summary, shown)
 
 
 def _rule(name: str) -> Rule:
@@ -272,21 +254,16 @@ def _rule(name: str) -> Rule:
 
 
 def _explained(rule: Rule, asked: str) -> str:
-    from trainprof.report.page import finding_page
+    from trainprof.report.page.finding_page import render_rule
 
-    page = finding_page.render_rule(rule, **style_of(sys.stdout))
+    page = render_rule(rule, page_of(sys.stdout))
     return page if asked == rule.id else f"{asked} went into {rule.id}.\n\n{page}"
 
 
 def _reasons(summary: RunSummary, rule: Rule, settings: dict[str, float]) -> str:
-    from trainprof.report.page import finding_page
+    from trainprof.report.page.finding_page import render_why
 
-    return finding_page.render_why(
-        summary,
-        rule,
-        **style_of(sys.stdout),
-        settings=settings,
-    )
+    return render_why(summary, rule, page_of(sys.stdout), settings)
 
 
 def _rules_of(directory: RunDirectory) -> dict[str, float]:

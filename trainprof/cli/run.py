@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from trainprof.cli import options
-from trainprof.cli.output import complain, style_of, write
+from trainprof.cli.output import complain, page_of, write
 from trainprof.launch import signals
 from trainprof.launch.manifest import exit_reason
 from trainprof.launch.options import (
@@ -90,10 +90,7 @@ def run_to_end(
     quiet: bool,
     debug: bool,
 ) -> NoReturn:
-    """Runs the script, saves the summary, writes a page to stderr and ends as the script did.
-
-    `then` is called after that; `debug` shows our tracebacks.
-    """
+    """Runs the script, saves the summary, writes a page to stderr and ends as the script did."""
     finished = launch(
         order,
         at_end=_give_up_report_at_signal,
@@ -118,7 +115,7 @@ def run_to_end(
 def _page(summary: RunSummary, *, verbose: bool) -> str:
     from trainprof.report.page import page as terminal
 
-    return terminal.render(summary, **style_of(sys.stderr), verbose=verbose)
+    return terminal.render(summary, page_of(sys.stderr, verbose=verbose))
 
 
 def _give_up_report_at_signal(directory: RunDirectory, outcome: Outcome) -> None:
@@ -136,8 +133,8 @@ def _as_seen(summary: RunSummary, finished: FinishedRun) -> RunSummary:
     if end.status is None and end.signal is None:
         seen = exit_reason(outcome)
         # Its own log tells of an exception; without one it chose its status itself.
-        is_told = end.reason in ("exception", "limit", "interrupted")
-        reason = end.reason if is_told else seen.replace("exception", "completed")
+        is_known = end.reason in ("exception", "limit", "interrupted")
+        reason = end.reason if is_known else seen.replace("exception", "completed")
         detail = end.detail if end.reason in ("exception", "limit") else None
         end = replace(
             end, status=outcome.status, signal=outcome.signal, reason=reason, detail=detail

@@ -11,7 +11,7 @@ import typer
 
 from trainprof.cli import options
 from trainprof.cli.options import Format, FormatOption, at_least, seconds_between
-from trainprof.cli.output import complain, is_terminal, style_of, write
+from trainprof.cli.output import complain, is_terminal, width_of, write
 from trainprof.cli.report import find_run, rendered
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ def tune(
         ),
     ] = None,
     allow_numerics: Annotated[
-        bool,
-        typer.Option("--allow-numerics", help="Try settings that change the numbers, too."),
+        bool, typer.Option("--allow-numerics", help="Try settings that change the numbers, too.")
     ] = False,
     resume: Annotated[
         str | None,
@@ -128,17 +127,14 @@ _EVERY_S: Final = 1.0
 
 
 class TuneProgress:
-    """Called before and after each run of a trial; on a terminal the trial's line counts down.
-
-    Trials of an earlier start that are not run again are told together, in one line.
-    """
+    """Called before and after each run of a trial; on a terminal the trial's line counts down."""
 
     def __init__(
         self, stream: TextIO | None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._stream, self._clock = stream, clock
         self._is_live = is_terminal(stream)
-        self._width = style_of(stream)["width"]
+        self._width = width_of(stream)
         self._lock = threading.Lock()
         self._running: tuple[Progress, float] | None = None
         self._kept = 0  # and not told of yet

@@ -8,11 +8,10 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
-from trainprof.analysis.loading.stream_batches import are_as_many, are_other_sizes, exceed
 from trainprof.analysis.run.metadata import MAX_NUMBER, number_at
 from trainprof.analysis.summary.run import Exit
 from trainprof.compare.compared_run import ComparedRun
@@ -39,6 +38,15 @@ _SAME_SAMPLES: Final = 0.02
 # Of a training set that lies in memory nothing like this is read.
 _MUCH_READ_BYTES: Final = 16 << 20
 _LITTLE_READ: Final = 0.25
+# Mean sizes that differ by more than this share are other sizes.
+_OTHER_SIZE: Final = 0.1
+# And by this many standard errors: chance does that in one of a hundred cases.
+_CERTAIN: Final = 2.6
+# Last batches that are not full make no more of a difference.
+_SAME_EPOCH: Final = 0.02
+# Beyond a last batch of each worker, epochs of a stream differ by less where files or samples are
+# shared unevenly. Workers that each yield all of it make an epoch at least twice as long.
+_OTHER_EPOCH: Final = 0.1
 _FILES_NAMED: Final = 3
 # By the manifest's sections: settings that the command names, and what may be imported.
 _FILES: Final = (("settings", SETTING, ""), ("sources", REMARK, " beside the script"))
@@ -50,7 +58,7 @@ _OPTION: Final = re.compile(r"--?[A-Za-z]")
 _NAMED: Final = re.compile(r"(--?[A-Za-z][^= ]*)|([+~]{0,2}[A-Za-z_][\w.@/-]*)=")
 
 Runs = Sequence[ComparedRun]
-Fact = Callable[[ComparedRun], Hashable]
+_Property = Callable[[ComparedRun], Hashable]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,29 +118,18 @@ def _platform(host: Mapping[str, Any]) -> str | None:
     return f"{words[0]} {words[-1]}" if len(words) > 1 else None
 
 
-_OF_HOST: Final = {
-    "platform": _platform,
-    "CPU": lambda host: _word(host.get("cpu")),
-    CPU_CORES: _cores,
-}
-
-
-def _of_host(what: str) -> Fact:
-    return lambda run: _OF_HOST[what](run.section("host"))
-
-
 def ground_of_host(host: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what a manifest's host is, by the names of facts, as far as it is known."""
-    ground = {what: fact(host) for what, fact in _OF_HOST.items()}
+    """Returns what a manifest's host is, by the names of properties, as far as it is known."""
+    ground = {"platform": _platform(host), "CPU": _word(host.get("cpu")), CPU_CORES: _cores(host)}
     return {what: value for what, value in ground.items() if value is not None}
 
 
 def ground_of(run: ComparedRun) -> dict[str, str]:
-    """Returns the machine and libraries of a run, by the names of facts, as far as known.
+    """Returns the machine and libraries of a run, by the names of properties, as far as known.
 
     To which of the machine's cores a script binds itself is its own affair.
     """
-    ground = {what: fact(run) for what, kind, fact in FACTS if kind == GROUND}
+    ground = {what: read(run) for what, kind, read in _PROPERTIES if kind == GROUND}
     ground[CPU_CORES] = _cores(run.section("host"))
     of_script = (SCRIPT, SCRIPT_TEXT, TRAINERS)
     return {what: str(x) for what, x in ground.items() if x is not None and what not in of_script}
@@ -147,11 +144,11 @@ def _cores_of_run(run: ComparedRun) -> str | None:
     return _cores(host if bound is None or known is None or bound >= known else {"cores": bound})
 
 
-def _version(package: str) -> Fact:
+def _version(package: str) -> _Property:
     return lambda run: run.summary.run.versions.get(package)
 
 
-FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
+_PROPERTIES: Final[tuple[tuple[str, str, _Property], ...]] = (
     (SCRIPT, GROUND, _script),
     (SCRIPT_TEXT, GROUND, _script_text),
     ("batch size", WORK, lambda run: feeder.batch_size if (feeder := run.feeder()) else None),
@@ -161,7 +158,8 @@ FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
     (TRAINERS, GROUND, lambda run: 1 + len(run.summary.trained_apart)),
     (DEVICE, GROUND, _device),
     (GPU, GROUND, _gpu),
-    *((what, GROUND, _of_host(what)) for what in _OF_HOST if what != CPU_CORES),
+    ("platform", GROUND, lambda run: _platform(run.section("host"))),
+    ("CPU", GROUND, lambda run: _word(run.section("host").get("cpu"))),
     (CPU_CORES, GROUND, _cores_of_run),
     (TORCH, GROUND, _version("torch")),
     ("CUDA", GROUND, _version("cuda")),
@@ -174,7 +172,7 @@ FACTS: Final[tuple[tuple[str, str, Fact], ...]] = (
 
 def differences(base: Runs, other: Runs) -> list[Difference]:
     """Returns what the runs of two sides do not have in common, what matters most first."""
-    compared = [_compared(what, kind, fact, base, other) for what, kind, fact in FACTS]
+    compared = [_compared(*named, base, other) for named in _PROPERTIES]
     listed = [*_arguments(base, other), *_same_script(compared, [*base, *other])]
     if not any(difference.kind == WORK for difference in listed):
         listed += _samples_per_step(base, other) or _uncounted_samples(base, other)
@@ -196,20 +194,20 @@ def _same_script(compared: Sequence[Difference | None], runs: Runs) -> list[Diff
     return list(listed.values())
 
 
-def _compared(what: str, kind: str, fact: Fact, base: Runs, other: Runs) -> Difference | None:
-    """None where nothing differs, and where a side does not know the fact."""
+def _compared(what: str, kind: str, read: _Property, base: Runs, other: Runs) -> Difference | None:
+    """None where nothing differs, and where a side does not know it."""
     sides = [
-        list(dict.fromkeys(value for run in runs if (value := fact(run)) is not None))
+        list(dict.fromkeys(value for run in runs if (value := read(run)) is not None))
         for runs in (base, other)
     ]
     for name, values in zip(("BASE", "OTHER"), sides, strict=True):
         if len(values) > 1 and all(sides):
-            own = "differs" if fact is _script_text else ", ".join(map(str, values))
+            own = "differs" if what == SCRIPT_TEXT else ", ".join(map(str, values))
             text = f"the runs of {name} are not alike: {what} {own}"
             return Difference(what, GROUND if kind == SETTING else kind, text)
     if not all(sides) or sides[0] == sides[1]:
         return None
-    if fact is _script_text:
+    if what == SCRIPT_TEXT:
         return Difference(what, kind, f"{what} differs", is_between=True)
     return _changed(what, kind, str(sides[0][0]), str(sides[1][0]))
 
@@ -228,15 +226,12 @@ def _arguments(base: Runs, other: Runs) -> list[Difference]:
         return []
     own = {name for side in commands for name in _varied(side)}
     texts = [Counter(text for name, text in side[0] if name not in own) for side in commands]
-    left, added = (
-        " ".join(dict.fromkeys(left_side - two)) for left_side, two in (texts, texts[::-1])
-    )
-    if left and added:
-        return [Difference("arguments", SETTING, f"arguments {left} -> {added}", is_between=True)]
-    if left or added:
-        text = f"arguments: {added} added" if added else f"arguments: {left} left out"
-        return [Difference("arguments", SETTING, text, is_between=True)]
-    return []
+    left, added = (" ".join(dict.fromkeys(one - two)) for one, two in (texts, texts[::-1]))
+    if not left and not added:
+        return []
+    text = f": {added} added" if added else f": {left} left out"
+    text = f" {left} -> {added}" if left and added else text
+    return [Difference("arguments", SETTING, f"arguments{text}", is_between=True)]
 
 
 def _named(words: Sequence[str]) -> list[tuple[str, str]]:
@@ -280,10 +275,7 @@ def _samples_per_step(base: Runs, other: Runs) -> list[Difference]:
 
 
 def _have_short_ends(runs: Runs) -> bool:
-    """Whether last steps of passes that are not full explain it: runs of other lengths end fewer.
-
-    Those may see no more than a sample, and what is accumulated when a pass ends may lead to none.
-    """
+    """Whether last steps of passes that are not full explain it: shorter runs end fewer."""
     bounds = []
     for run in runs:
         training = run.summary.training
@@ -295,48 +287,30 @@ def _have_short_ends(runs: Runs) -> bool:
 
 
 def _uncounted_samples(base: Runs, other: Runs) -> list[Difference]:
-    """Streams that make batches of their own, or whose workers each have one that is not full."""
-    sizes = _other_batches(base, other)
-    if sizes is None:
-        return []
-    in_base, in_other = (f"{size / 1024:,.4g} KiB" for size in sizes)
-    text = f"a batch is {in_base} -> {in_other} on average, and its samples are not counted"
-    return [Difference(BATCH_BYTES, WORK, text, is_between=True)]
-
-
-def _epochs(base: Runs, other: Runs) -> list[Difference]:
-    """Epochs of a stream that workers share otherwise: equal steps/s are no equal epochs."""
-    batches = _other_epochs(base, other)
-    if batches is None:
-        return []
-    changed = _changed("batches an epoch", WORK, *(f"{mean:,.4g}" for mean in batches))
-    return [replace(changed, text=f"{changed.text}: workers share the stream differently")]
-
-
-def _other_batches(base: Runs, other: Runs) -> tuple[float, float] | None:
-    """Returns the bytes of both sides' mean batches, where a step is other work by that.
+    """Streams that make batches of their own, or whose workers each have one that is not full.
 
     None where samples are counted, and where batches may hold other numbers, but as many samples:
     passes have as many of them, or there is one batch size and no pass that ended.
     """
     runs = [*base, *other]
-    if any(run.summary.training.samples for run in runs):
-        return None
-    in_base, in_other = _batch_bytes(base), _batch_bytes(other)
-    if in_base is None or in_other is None:
-        return None
-    means, errors = zip(in_base, in_other, strict=True)
-    if not are_other_sizes(means, errors):
-        return None
+    sizes = [_batch_bytes(base), _batch_bytes(other)]
+    if any(run.summary.training.samples for run in runs) or None in sizes:
+        return []
+    means, errors = zip(*filter(None, sizes), strict=True)
+    if not _are_other_sizes(means, errors):
+        return []
     passes = [[_ended(run) for run in side] for side in (base, other)]
     if all(ended for side in passes for ended in side):
-        return None if are_as_many(*passes) else means
-    has_size = any(feeder.batch_size for run in runs if (feeder := run.feeder()) is not None)
-    return None if has_size else means
+        is_alike = _are_as_many(*passes)
+    else:
+        is_alike = any(feeder.batch_size for run in runs if (feeder := run.feeder()))
+    changed = " -> ".join(f"{mean / 1024:,.4g} KiB" for mean in means)
+    text = f"a batch is {changed} on average, and its samples are not counted"
+    return [] if is_alike else [Difference(BATCH_BYTES, WORK, text, is_between=True)]
 
 
-def _other_epochs(base: Runs, other: Runs) -> tuple[float, float] | None:
-    """Returns how many batches an epoch of a stream has on both sides, where it is other data.
+def _epochs(base: Runs, other: Runs) -> list[Difference]:
+    """Epochs of a stream that workers share otherwise: equal steps/s are no equal epochs.
 
     None where the sides have equal numbers of workers, or no run ended an epoch.
     """
@@ -345,12 +319,39 @@ def _other_epochs(base: Runs, other: Runs) -> tuple[float, float] | None:
     ended = [[x.ended_batches for x in side if x.ended_batches] for side in streams]
     workers = [{x.num_workers or 0 for x in side} for side in streams]
     if not all(ended) or workers[0] == workers[1]:
-        return None
+        return []
     most = max(workers[0] | workers[1])
-    if not exceed(ended[0], ended[1], most) and not exceed(ended[1], ended[0], most):
-        return None
-    means = [fmean(map(fmean, side)) for side in ended]
-    return means[0], means[1]
+    if not _exceed(ended[0], ended[1], most) and not _exceed(ended[1], ended[0], most):
+        return []
+    changed = " -> ".join(f"{fmean(map(fmean, side)):,.4g}" for side in ended)
+    text = f"batches an epoch {changed}: workers share the stream differently"
+    return [Difference("batches an epoch", WORK, text, is_between=True)]
+
+
+def _are_other_sizes(means: tuple[float, float], errors: tuple[float, float]) -> bool:
+    """Whether batches are of another size, and not by chance."""
+    apart = abs(means[0] - means[1])
+    is_chance = apart <= _CERTAIN * math.hypot(*errors)
+    return not is_chance and apart > _OTHER_SIZE * max(means)
+
+
+def _are_as_many(base: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> bool:
+    """Whether the epochs that all runs ended, one at least, have as many batches on both sides."""
+    common = min(map(len, (*base, *other)))
+    means = [fmean(fmean(batches[:common]) for batches in side) for side in (base, other)]
+    return max(means) <= (1 + _SAME_EPOCH) * min(means)
+
+
+def _exceed(long: Sequence[Sequence[int]], usual: Sequence[Sequence[int]], workers: int) -> bool:
+    """Whether all epochs have more batches than usual, by more than `workers` sharing explains."""
+    long = [epochs for epochs in long if epochs]
+    if not long or not usual:
+        return False
+    return all(
+        min(epochs[k] for epochs in long)
+        > (1 + _OTHER_EPOCH) * max(epochs[k] for epochs in usual) + workers
+        for k in range(min(map(len, (*long, *usual))))
+    )
 
 
 def _ended(run: ComparedRun) -> list[int]:
@@ -373,14 +374,12 @@ def _batch_bytes(side: Sequence[ComparedRun]) -> tuple[float, float] | None:
 
 
 def _loader_settings(base: Runs, other: Runs) -> list[Difference]:
-    changes = (
-        _compared(name, SETTING, _setting(name), base, other)
-        for name in (*_LOADER_FIELDS, *_WORKER_FIELDS)
-    )
+    names = (*_LOADER_FIELDS, *_WORKER_FIELDS)
+    changes = (_compared(name, SETTING, _setting(name), base, other) for name in names)
     return [change for change in changes if change is not None]
 
 
-def _setting(name: str) -> Callable[[ComparedRun], Hashable]:
+def _setting(name: str) -> _Property:
     def value(run: ComparedRun) -> Hashable:
         feeder = run.feeder()
         if feeder is None or (name in _WORKER_FIELDS and not feeder.num_workers):
@@ -399,8 +398,8 @@ def _of_a_run(called: str, run: ComparedRun) -> list[Difference]:
     end = run.summary.run.exit
     ended = _ended_early(end)
     if ended is not None:
-        is_judged = end.reason == "interrupted" or end.after_limit is not None
-        listed.append(Difference("end", REMARK if is_judged else UNFINISHED, f"{called} {ended}"))
+        is_wanted = end.reason == "interrupted" or end.after_limit is not None
+        listed.append(Difference("end", REMARK if is_wanted else UNFINISHED, f"{called} {ended}"))
     return listed
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.run.metadata import integer, number_at
 from trainprof.analysis.run.recording import manifest_of_first
 from trainprof.analysis.statistics.speedup import Pace
@@ -40,13 +39,10 @@ _ONE_CORE_PERCENT: Final = 100.0
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """One run.
+    """One run; no `series` of its steps where the events are gone.
 
-    Attributes:
-        series: Its steps, None where the events are gone.
-        manifest: {} where it is missing or damaged.
-        checkpoints_s: What checkpoints added to a mean steady step, where steps that save some are
-            left out.
+    `checkpoints_s`: what checkpoints added to a mean steady step, where steps that save are left
+    out.
     """
 
     summary: RunSummary
@@ -64,14 +60,10 @@ class ComparedRun:
         section = self.manifest.get(name)
         return section if isinstance(section, Mapping) else {}
 
-    def loaders(self, role: str) -> list[Loader]:
-        """Returns the loaders of a role, that with most batches first."""
-        of_role = [loader for loader in self.summary.loaders if loader.role == role]
-        return sorted(of_role, key=lambda loader: -loader.iterations)
-
     def feeder(self) -> Loader | None:
-        """Returns the loader that feeds training."""
-        return next(iter(self.loaders(TRAINING)), None)
+        """Returns the loader that feeds training, of several that with most batches."""
+        training = [loader for loader in self.summary.loaders if loader.role == TRAINING]
+        return max(training, key=lambda loader: loader.iterations, default=None)
 
     def samples_per_step(self) -> float | None:
         """Returns how many samples an update sees, over all ranks; None where it is not known."""
@@ -194,7 +186,7 @@ class ComparedRun:
         waited for a core. 0 where nothing is known.
         """
         system = self.summary.system
-        cpu = None if system is None else shared_cpu(system.cpu)
+        cpu = None if system is None else system.shared_cpu
         if cpu is None:
             return 0.0
         taken = min(cpu.others_share, cpu.waited_share, _MOST_TAKEN)
@@ -203,10 +195,7 @@ class ComparedRun:
         return cost * self._host_share()
 
     def wandering(self) -> float:
-        """Returns by what share cores that are, or may be, virtual may have changed its pace.
-
-        In the time in which the run computes on them. 0 where nothing was sampled.
-        """
+        """Returns by what share cores that are, or may be, virtual may have changed its pace."""
         system = self.summary.system
         if system is None or self.section("host").get("is_virtual") is False:
             return 0.0
@@ -247,11 +236,12 @@ def without_saves(run: ComparedRun) -> ComparedRun:
 def named_apart(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
     """Returns runs of which those that share a name go by their paths."""
     names = Counter(run.name for run in runs)
-    return [run if names[run.name] < 2 else _called(run, run.directory) for run in runs]
 
+    def by_path(run: ComparedRun) -> ComparedRun:
+        called = replace(run.summary.run, name=run.directory)
+        return replace(run, summary=replace(run.summary, run=called))
 
-def _called(run: ComparedRun, name: str) -> ComparedRun:
-    return replace(run, summary=replace(run.summary, run=replace(run.summary.run, name=name)))
+    return [run if names[run.name] < 2 else by_path(run) for run in runs]
 
 
 def read_compared_run(directory: RunDirectory, summary: RunSummary) -> ComparedRun:

@@ -47,13 +47,9 @@ PaceOf = Callable[[ComparedRun], Pace | None]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure of both sides.
+    """One figure of both sides, as means over their runs: `step_s`, `per_step_s.data_wait`.
 
-    Attributes:
-        name: A path of words, with its unit at the end: `step_s`, `per_step_s.data_wait`.
-        base, other: Means over a side's runs; None where not observed.
-        change: (other - base) / base; None where base is 0 or one of them is not known.
-        low, high: Its 95 % interval; None of figures that have no verdict.
+    `change`: (other - base) / base, with its 95 % interval where it has a verdict.
     """
 
     name: str
@@ -82,12 +78,8 @@ class Gate:
 class Comparison:
     """OTHER's runs against BASE's.
 
-    Attributes:
-        differences: What the sides do not have in common, what matters most first.
-        measured_by: step|sample.
-        speedup: Of steady steps, or of samples where steps are not the same work; `with_starts`
-            with what starts of passes add, None where it is not known.
-        gate: What --fail-if-slower says, None where it is not asked for.
+    `speedup`: of steady steps, or of samples where steps are not the same work, as `measured_by`
+    says; `with_starts` with what starts of passes add, None where it is not known.
     """
 
     base: list[ComparedRun]
@@ -171,10 +163,7 @@ def _speedup(sides: Sides, pace_of: PaceOf) -> SpeedUp:
 
 
 def _with_starts(sides: Sides) -> SpeedUp | None:
-    """Returns the speed of steady steps with what starts of passes add to them.
-
-    None where a run shows no start, or does not show how fast it is.
-    """
+    """Returns the speed of steady steps with what starts of passes add to them."""
     pace_of = _training_pace(sides)
     for run in (run for side in sides for run in side):
         pace = pace_of(run)
@@ -217,11 +206,13 @@ def _by_sample(speedup: SpeedUp, samples: Means) -> SpeedUp:
 
 def _means(sides: Sides, value: Callable[[ComparedRun], float | None]) -> Means:
     """Returns the mean of each side, None where one of its runs has none."""
-    base, other = ([x for run in side if (x := value(run)) is not None] for side in sides)
-    return (
-        fmean(base) if len(base) == len(sides[0]) else None,
-        fmean(other) if len(other) == len(sides[1]) else None,
-    )
+    base, other = ([value(run) for run in side] for side in sides)
+    return _mean(base), _mean(other)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
 
 
 def _metric(name: str, means: Means, speedup: SpeedUp | None = None, power: int = -1) -> Metric:
@@ -243,8 +234,8 @@ def _rates(sides: Sides, samples: Means, by_sample: SpeedUp) -> list[Metric]:
 
 
 def _figures(sides: Sides) -> list[Metric]:
-    parts = [(f"{PART_PREFIX}{key}", _part(key)) for key in LEDGER_KEYS]
-    figures = ((name, _means(sides, value)) for name, value in (*parts, *_FIGURES))
+    parts = {f"{PART_PREFIX}{key}": _part(key) for key in LEDGER_KEYS}
+    figures = ((name, _means(sides, value)) for name, value in (parts | _FIGURES).items())
     return [_metric(name, means) for name, means in figures if any(means)]
 
 
@@ -262,13 +253,13 @@ def _memory_bytes(run: ComparedRun) -> float | None:
     return None if system is None else number_at(system.memory, "tree_rss_bytes", "max")
 
 
-_FIGURES: Final[tuple[tuple[str, Callable[[ComparedRun], float | None]], ...]] = (
-    ("step_p50_s", _median_s),
-    ("checkpoints_per_step_s", lambda run: run.checkpoints_s),
-    ("wall_s", lambda run: run.summary.run.wall_s),
-    ("memory_peak_bytes", _memory_bytes),
-    ("device_busy_share", lambda run: run.summary.device_busy_share),
-)
+_FIGURES: Final[dict[str, Callable[[ComparedRun], float | None]]] = {
+    "step_p50_s": _median_s,
+    "checkpoints_per_step_s": lambda run: run.checkpoints_s,
+    "wall_s": lambda run: run.summary.run.wall_s,
+    "memory_peak_bytes": _memory_bytes,
+    "device_busy_share": lambda run: run.summary.device_busy_share,
+}
 
 
 def judged(
@@ -276,11 +267,15 @@ def judged(
 ) -> Gate:
     """Returns whether OTHER takes longer than BASE by more than a limit, a share of BASE's step.
 
-    It trips where the interval's near bound is over the limit. It passes where the runs show that
-    OTHER is not, or not visibly, that slow. It is not judged where a run broke, the sides are not
-    alike, or noise hides more than the limit: that must not look as if all were well.
+    It trips where the interval's near bound is over the limit. It is not judged where a run broke,
+    the sides are not alike, or noise hides more than the limit: that must not look as if all were
+    well.
     """
-    hindrances = [x.text for x in differences if x.kind in UNLIKE | {UNFINISHED} and not _tested(x)]
+    hindrances = [
+        x.text
+        for x in differences
+        if x.kind in UNLIKE | {UNFINISHED} and not (x.what in _TESTED and x.is_between)
+    ]
     if hindrances:
         hint = "record whole runs of the same script, work and machine, at full speed"
         return Gate(limit, NOT_JUDGED, "; ".join(hindrances), hint)
@@ -300,10 +295,6 @@ def judged(
         return Gate(limit, NOT_JUDGED, why, _REPEAT)
     why = f"a {measured_by} took {longer(middle)}, not over the limit for certain: {between}"
     return Gate(limit, PASSED, why)
-
-
-def _tested(difference: Difference) -> bool:
-    return difference.what in _TESTED and difference.is_between
 
 
 def longer(share: float) -> str:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
 
 from trainprof import findings
-from trainprof.analysis.summary.finding import Finding
 from trainprof.findings.rule import Rule
 
 # It runs in the script's process, and imports what is there.
@@ -109,9 +107,3 @@ GONE: Final[dict[str, str]] = {
 def rule_named(name: str) -> Rule | None:
     """Returns the rule of a name, or that which finds now what a rule of that name found."""
     return _NAMED.get(name)
-
-
-def with_traits(finding: Finding) -> Finding:
-    """Returns a finding with what its rule says of all its findings."""
-    rule = rule_named(finding.id)
-    return finding if rule is None else replace(finding, traits=rule.traits)

@@ -38,16 +38,9 @@ def together(context: RunContext, findings: Sequence[Finding]) -> float | None:
     in_steps = [finding for finding in findings if rules[finding.id].saves_in_steps]
     in_steps_s = sum(step.recoverable_s or 0.0 for step in in_steps)
     feeder = context.feeding[0] if context.feeding else None
-    of_loader = [
-        finding
-        for finding in findings
-        if feeder is not None and _is_about_steps_of(finding, feeder)
-    ]
-    outside = [
-        finding
-        for finding in findings
-        if not any(finding is other for other in (*in_steps, *of_loader))
-    ]
+    of_loader = [x for x in findings if feeder is not None and _is_about_steps_of(x, feeder)]
+    inside = {id(finding) for finding in (*in_steps, *of_loader)}
+    outside = [finding for finding in findings if id(finding) not in inside]
     in_evaluation_s = sum(x.recoverable_s or 0.0 for x in outside if _is_of_evaluation(x, context))
     of_training = [x for x in outside if not _is_of_evaluation(x, context)]
     outside_s = sum(x.recoverable_s or 0.0 for x in of_training)
@@ -55,15 +48,9 @@ def together(context: RunContext, findings: Sequence[Finding]) -> float | None:
     outside_s += min(in_evaluation_s, context.training.get("evaluation", 0.0))
     outside_s -= _idle_twice_s(outside, in_steps_s)
     saved_s = in_steps_s + sum(x.recoverable_s or 0.0 for x in of_loader)
-    if (
-        feeder is not None
-        and feeder.inputs is not None
-        and feeder.measured is not None
-        and of_loader
-    ):
-        setting = feeder.cause.setting if feeder.cause is not None else None
-        if setting is not None and not context.is_on_device:
-            saved_s = _replayed_s(feeder, in_steps_s)
+    if feeder is not None and of_loader and not context.is_on_device:
+        replayed_s = _replayed_s(feeder, in_steps_s)
+        saved_s = saved_s if replayed_s is None else replayed_s
     whole_s = context.settled_s
     left_s = max(whole_s - _parts_s(context, findings), (1 - _MOST_REMOVED) * whole_s)
     kept_s = max(whole_s - outside_s - saved_s, left_s)
@@ -90,11 +77,10 @@ def _parts_s(context: RunContext, findings: Sequence[Finding]) -> float:
 
 
 def _idle_twice_s(outside: Sequence[Finding], in_steps_s: float) -> float:
-    """Returns what a device idles after syncs and what others are told to be the cause of as well.
+    """Returns what a device idles after syncs and what others are the cause of as well.
 
     Args:
-        outside: Findings that are about no steps of loaders.
-        in_steps_s: What else is saved in steps.
+        outside: Findings that are about no steps of loaders; `in_steps_s` is saved in steps.
     """
     after_s = sum(x.evidence.get(AFTER_S) or 0.0 for x in outside)
     idling = [x for x in outside if (rule := rule_named(x.id)) and rule.idles_device]
@@ -144,11 +130,12 @@ def _is_about_steps_of(finding: Finding, feeder: Feeder) -> bool:
     )
 
 
-def _replayed_s(feeder: Feeder, in_steps_s: float) -> float:
+def _replayed_s(feeder: Feeder, in_steps_s: float) -> float | None:
     """Returns what training saves at most with the loader's new setting and shorter steps."""
-    assert feeder.inputs is not None
-    assert feeder.measured is not None
-    assert feeder.cause is not None
+    if feeder.inputs is None or feeder.measured is None or feeder.cause is None:
+        return None
+    if feeder.cause.setting is None:
+        return None
     batches, mean_s = max(feeder.loader.iterations, 1), float(feeder.inputs.compute_s.mean())
     own_s = in_steps_s * feeder.steps_share
     kept = max(1 - own_s / batches / mean_s, 1 - _MOST_REMOVED) if mean_s > 0 else 1.0

@@ -23,7 +23,7 @@ from trainprof.findings.gain import of_python, outside_steps, passed_over_for
 from trainprof.findings.library_loop import LIBRARY_AT
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
-from trainprof.findings.tune_support import told_of_tune
+from trainprof.findings.tune_support import marked_if_tried
 
 # Of what a finding costs: a root that cost so much may be why.
 _EXPLAINS_FROM: Final = 0.7
@@ -51,19 +51,19 @@ def diagnose(
     *,
     failed: Callable[[str, Exception], None] | None = None,
 ) -> Diagnosis:
-    """Asks rules; nothing is found in less than 20 steady steps.
+    """Asks rules; nothing is reported in less than 20 steady steps.
 
     Args:
-        rules: To be asked.
-        failed: Called with a rule that cannot judge the case, and its error, which then ends the
-            others' work no more. None: it is raised.
+        failed: Called with a rule that fails, and its error; None: it is raised.
     """
     if context.summary.training.steady_steps < MIN_STEADY_STEPS:
         return Diagnosis([], [])
     by_id = {rule.id: rule for rule in rules}
     asked = (_asked(rule, context, failed) for rule in by_id.values())
     results = [x for x in asked if x is not None]
-    joined = [told_of_tune(finding, context) for finding in joined_by_line(results, by_id, context)]
+    joined = [
+        marked_if_tried(finding, context) for finding in joined_by_line(results, by_id, context)
+    ]
     judged = [(finding, passed_over_for(finding, by_id[finding.id], context)) for finding in joined]
     passed_over = [why for _, why in judged if why is not None]
     worthwhile = [finding for finding, why in judged if why is None]
@@ -98,7 +98,9 @@ def _without_symptoms(
     roots = {x: why for x in there for why in rules[x].explained_by if why in there}
     for why in there:
         if rules[why].explains_unsure_workers:
-            roots |= {finding.id: why for finding in findings if _may_want_cores(finding)}
+            # Threads without a core make any wait: more workers may as well cost something.
+            unsure = (x for x in findings if x.change.get("num_workers") and is_unsure(x))
+            roots |= {finding.id: why for finding in unsure}
     # Who kept training off for less than a finding costs is not why.
     by_id = {cause.id: cause for cause in findings}
     roots = {of: why for of, why in roots.items() if _may_explain(by_id[why], by_id[of])}
@@ -119,11 +121,6 @@ def _may_explain(root: Finding, finding: Finding) -> bool:
     return kept_s is None or kept_s >= _EXPLAINS_FROM * (finding.recoverable_s or 0.0)
 
 
-def _may_want_cores(finding: Finding) -> bool:
-    """Whether more workers may as well cost something: threads without a core make any wait."""
-    return bool(finding.change.get("num_workers")) and is_unsure(finding)
-
-
 def _rank(finding: Finding) -> tuple[bool, float]:
     return not leads(finding), -(finding.recoverable_s or 0.0)
 
@@ -141,12 +138,7 @@ def _completed(finding: Finding, rule: Rule, context: RunContext) -> Finding:
 def joined_by_line(
     findings: Iterable[Finding], rules: Mapping[str, Rule], context: RunContext
 ) -> list[Finding]:
-    """Joins to a finding what else its line is the cause of: its gain is that of both.
-
-    Args:
-        findings: In the order of their rules.
-        rules: By id.
-    """
+    """Joins to a finding, in the order of rules, what else its line is the cause of: both gains."""
     left = list(findings)
     # What is asked last comes of what is asked first, which may come of others in turn.
     for symptom in [x.id for x in reversed(left) if rules[x.id].comes_of]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -77,18 +77,16 @@ def of_setting(
     setting: Setting,
     prediction: Prediction,
 ) -> Gain | None:
-    """Returns what another setting of a loader would give, by the pipeline model.
-
-    Args:
-        setting: The new one; its workers may live on from pass to pass.
-        prediction: The model's answer to it.
-    """
+    """Returns what another setting of a loader would give, by the pipeline model's prediction."""
     if feeder.inputs is None or feeder.measured is None:
         return None
     steps = prediction.speedup_over(feeder.measured.step_s)
     batches, (passes, now_starts_s) = feeder.loader.iterations, feeder.recorded_starts
     starting = start_of_workers(feeder.inputs, setting)
-    later = _resumed(prediction) if setting.is_persistent else starting
+    later = starting
+    if setting.is_persistent:
+        pairs = zip(prediction.reset_s.ends(), prediction.first_batch_s.ends(), strict=True)
+        later = Interval(*(reset + first for reset, first in pairs))
     # Each of several loaders starts its own workers.
     firsts = passes - feeder.loader.later_passes if feeder.loader.is_of_several else 1
     starts_s = [
@@ -124,31 +122,15 @@ def of_setting(
     return as_a_device_lets(context, feeder, gain)
 
 
-def _resumed(prediction: Prediction) -> Interval:
-    """Returns what a pass takes to begin whose workers have lived on."""
-    pairs = zip(prediction.reset_s.ends(), prediction.first_batch_s.ends(), strict=True)
-    return Interval(*(reset + first for reset, first in pairs))
-
-
 def start_of_workers(inputs: PipelineInputs, setting: Setting) -> Interval:
-    """Returns what a pass takes to begin that starts its workers: each of them, and a first batch.
-
-    Args:
-        inputs: What a recording tells.
-        setting: With these workers; without any, the first batch alone.
-    """
+    """Returns what an epoch takes to begin that starts its workers: each, and a first batch."""
     first = predict(inputs, replace(setting, is_persistent=False)).first_batch_s
     pairs = zip(first.ends(), inputs.spawn_s.ends(), strict=True)
     return Interval(*(pair + setting.workers * spawn for pair, spawn in pairs))
 
 
 def of_faster_steps(context: RunContext, speedup: Interval, wait_share: float) -> Interval:
-    """Returns what training's steps gain of what the pipeline model says of them.
-
-    Args:
-        speedup: By the model.
-        wait_share: Of training, that goes.
-    """
+    """Returns what training's steps gain of the model's speed-up, without a share of waits."""
     high = _with_faster_rest(context, speedup.high, wait_share)
     if not context.is_on_device:
         return replace(speedup, high=high)
@@ -158,11 +140,7 @@ def of_faster_steps(context: RunContext, speedup: Interval, wait_share: float) -
 
 
 def of_inputs(context: RunContext, feeder: Feeder, changed: PipelineInputs) -> Gain | None:
-    """Returns what a loader would give at most if its recorded series were others.
-
-    Args:
-        changed: Its inputs without what the change takes away.
-    """
+    """Returns what a loader would give at most with the inputs that a change leaves."""
     if feeder.now is None or feeder.measured is None:
         return None
     pairs = zip(feeder.now.step_s.ends(), predict(changed).step_s.ends(), strict=True)
@@ -199,15 +177,10 @@ def of_python(context: RunContext, seconds: float, *, with_warmup: bool = True) 
     feeder = context.feeding[0] if context.feeding else None
     if context.is_on_device:
         return outside_steps(context, seconds, with_warmup=with_warmup)
-    if (
-        feeder is None
-        or not feeder.loader.num_workers
-        or feeder.inputs is None
-        or feeder.now is None
-    ):
+    if feeder is None or not feeder.loader.num_workers:
         return outside_steps(context, seconds)
-    # Nobody knows how much of it lies in the steps that one of several feeds.
-    if feeder.steps_share < 1:
+    # How much of it lies in the steps that one of several feeds is unknown.
+    if feeder.inputs is None or feeder.now is None or feeder.steps_share < 1:
         return outside_steps(context, seconds)
     batches = max(feeder.loader.iterations, 1)
     mean_s = float(feeder.inputs.compute_s.mean())
@@ -218,13 +191,7 @@ def of_python(context: RunContext, seconds: float, *, with_warmup: bool = True) 
 
 
 def of_looks(context: RunContext, seconds: float, met: int, looks: int) -> Gain | None:
-    """Returns `of_python` of what looks tell: what is at most gained has a standard error more.
-
-    Args:
-        seconds: Of the training phase, by the share of the looks that met it.
-        met: How many did.
-        looks: Of how many.
-    """
+    """Returns `of_python` of what `met` of `looks` samples show: at most a standard error more."""
     gain = of_python(context, seconds)
     if gain is None or met <= 0:
         return gain
@@ -255,18 +222,8 @@ def outside_steps(context: RunContext, seconds: float, *, with_warmup: bool = Fa
     return Gain((1.0, most), run, 1 / kept, seconds, is_at_most=True, of_steps=False)
 
 
-def larger(first: Gain, other: Gain) -> Gain:
-    """Returns the larger of two gains that cannot be exceeded."""
-    return first if first.likely >= other.likely else other
-
-
 def _with_faster_rest(context: RunContext, speedup: float, share: float) -> float:
-    """Returns a speed-up with what computes made faster; what then still waits is not.
-
-    Args:
-        speedup: Of steps.
-        share: Of a step as it is, that is spent waiting.
-    """
+    """Returns a speed-up with the rest made faster, by the share of a step that waits now."""
     works = context.summary.device_busy_share if context.is_on_device else 0.0
     if works is None or speedup <= 0:
         return speedup
@@ -280,18 +237,9 @@ def _of_fed(context: RunContext, feeder: Feeder, times: float, waits: float) -> 
     """Returns how many times as fast all steps are at most, if those are that a loader feeds.
 
     Args:
-        times: How many times as fast they are by what is taken away.
-        waits: Of those steps as they are, the share that is spent waiting.
+        waits: Share of those steps, as they are, that is spent waiting.
     """
     return feeder.of_all_steps(_with_faster_rest(context, times, waits))
-
-
-def most_of_loading(context: RunContext, feeder: Feeder) -> Gain | None:
-    """Returns what training would gain on a device that was never idle for a loader; else None."""
-    if not context.is_on_device:
-        return None
-    cause = "loader_s" if feeder.loader.role == TRAINING else "evaluation_s"
-    return _without_waits(context, context.idle_s(cause) or 0.0)
 
 
 def _without_waits(context: RunContext, seconds: float) -> Gain:
@@ -303,9 +251,10 @@ def _without_waits(context: RunContext, seconds: float) -> Gain:
 
 def as_a_device_lets(context: RunContext, feeder: Feeder, gain: Gain) -> Gain:
     """Returns a gain of faster loading: on a device no more than it was idle for the loader."""
-    most = most_of_loading(context, feeder)
-    if most is None:
+    if not context.is_on_device:
         return gain
+    cause = "loader_s" if feeder.loader.role == TRAINING else "evaluation_s"
+    most = _without_waits(context, context.idle_s(cause) or 0.0)
     return replace(
         gain,
         training=(min(gain.training[0], most.likely), min(gain.training[1], most.training[1])),
@@ -316,64 +265,46 @@ def as_a_device_lets(context: RunContext, feeder: Feeder, gain: Gain) -> Gain:
 
 
 def unmeasured_finding(
-    rule: str,
-    title: str,
-    *,
-    site: str | None,
-    advice: str,
-    evidence: Mapping[str, Any],
-    also: Sequence[str] = (),
-    cautions: Sequence[str] = (),
-    unknown: str = "what it costs",
+    rule: str, title: str, *, unknown: str = "what it costs", **said: Any
 ) -> Finding:
-    """Returns a finding of something whose cost, or what is `unknown`, this run cannot tell."""
+    """Returns a finding of something whose cost, or what is `unknown`, this run cannot tell.
+
+    Args:
+        said: Other fields of the finding.
+    """
+    words = f"{unknown} only a rerun tells"
     return Finding(
         id=rule,
         severity="",
         title=title,
-        evidence=dict(evidence),
-        site=site,
-        advice=advice,
-        change={},
         recoverable_s=None,
         predicted_speedup=None,
         run_speedup=None,
         is_at_most=False,
-        cautions=[*cautions],
-        also=[*also, f"{unknown} only a rerun tells"],
-        verify=f"{unknown} only a rerun tells: trainprof compare BASE OTHER",
+        verify=f"{words}: trainprof compare BASE OTHER",
+        **{"site": None, "change": {}, **said, "also": [*said.get("also", ()), words]},
     )
 
 
-def plain_finding(
-    rule: str,
-    title: str,
-    gain: Gain,
-    *,
-    site: str | None,
-    advice: str,
-    evidence: Mapping[str, Any],
-    change: dict[str, Any] | None = None,
-    cautions: list[str] | None = None,
-    also: list[str] | None = None,
-) -> Finding:
-    """Returns a finding; its severity and thresholds are the catalogue's to add."""
+def plain_finding(rule: str, title: str, gain: Gain, **said: Any) -> Finding:
+    """Returns a finding; its severity and thresholds are the catalogue's to add.
+
+    Args:
+        said: Other fields of the finding.
+    """
+    evidence = {**said.pop("evidence", {}), LIKELY: gain.likely}
     return Finding(
         id=rule,
         severity="",
         title=title,
-        evidence={**evidence, LIKELY: gain.likely},
-        site=site,
-        advice=advice,
-        change=change or {},
+        evidence=evidence,
         recoverable_s=gain.saved_s,
         predicted_speedup=list(gain.training),
         run_speedup=list(gain.run),
         is_at_most=gain.is_at_most,
         of_steps=gain.of_steps,
-        cautions=cautions or [],
-        also=also or [],
         verify=_COMPARED,
+        **{"site": None, "change": {}, **said},
     )
 
 
@@ -390,7 +321,7 @@ def needless_finding(
     least_share: float,
     gradients: Sequence[dict[str, Any]],
     title: str,
-    **of: Any,
+    **said: Any,
 ) -> Finding | None:
     """Returns a finding of gradients that nobody uses; None where they cost under `least_share`.
 
@@ -411,33 +342,21 @@ def needless_finding(
         return None
     training, run = (low.likely, high.likely), (low.run[1], high.run[1])
     gain = replace(likely, training=training, run=run, is_at_most=False)
-    if context.is_on_device or not all(
-        gradient.get("from_start") is True for gradient in gradients
-    ):
+    is_throughout = all(gradient.get("from_start") is True for gradient in gradients)
+    if context.is_on_device or not is_throughout:
         gain = outside_steps(context, saved_s[2], with_warmup=True)
     evidence = {"unused_share_of_backward": unused, "mixed_share_of_backward": mixed}
     title = f"{title}: about {span(saved_s[1])}, {percent(part)} of training"
-    return plain_finding(rule, title, gain, evidence=evidence, **of)
+    return plain_finding(rule, title, gain, evidence=evidence, **said)
 
 
 def least_gain(noise: float) -> float:
-    """Returns from which gain of training on a finding in steady steps is reported.
-
-    Args:
-        noise: By how much the halves of the run differ, as a share of the pace.
-    """
+    """Returns the gain from which a finding in steady steps is reported, by `RunContext.noise`."""
     return max(LEAST_GAIN, NOISE_TIMES * min(noise, MOST_NOISE))
 
 
 def passed_over_for(finding: Finding, rule: Rule, context: RunContext) -> PassedOver | None:
-    """Returns why a finding is not told, None where it is.
-
-    What nobody can know the gain of is left to its rule.
-
-    Args:
-        finding: As its rule found it.
-        rule: That.
-    """
+    """Returns why a finding is not reported, None where it is; an unknown gain is its rule's."""
     if finding.recoverable_s is None:
         return None
     gain = float(finding.evidence[LIKELY]) - 1

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainprof.analysis.loading.loader_builder import BuilderSettings, settings_of
-from trainprof.analysis.loading.loader_figures import cost_s, starts_s, total_s
-from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.pipeline.bounds import PipelineInputs, Prediction, Rates
 from trainprof.analysis.run.evidence import NAMED_FROM_SHARE, DeviceEvidence
@@ -18,8 +16,10 @@ from trainprof.analysis.run.metadata import Notes
 from trainprof.analysis.stacks.hot_lines import MAKING, hottest
 from trainprof.analysis.statistics.step_noise import half_split_noise, half_split_noise_without
 from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.summary.free_cores import shared_cpu
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.loader_figures import cost_s, starts_s, total_s
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.checkpoints import Checkpoints
 from trainprof.analysis.timeline.events import Int64
@@ -49,9 +49,8 @@ class Feeder:
     """A loader that the training thread consumes.
 
     Attributes:
-        inputs: What its recording tells, None where the pipeline model does not apply.
-        measured: Its steps and waits as recorded, in the model's windows.
-        now: The model of the setting it was recorded with.
+        inputs: Of the pipeline model, None where it does not apply.
+        measured: Its steps and waits as recorded, in the model's windows; `now`: as modelled.
         exposed: Share of what is waited for it that held training up: on a device, that in which it
             had run dry.
         cause: Why training waits for it, None where it hardly does or that is not known.
@@ -245,12 +244,7 @@ class RunContext:
         return self.summary.run.is_on_device
 
     def held_up_s(self, key: str, cause: str) -> float:
-        """Returns for how long a ledger key held training up.
-
-        Args:
-            key: Of the ledger.
-            cause: What a device is idle for meanwhile.
-        """
+        """Returns for how long a ledger key held training up, by what a device idles for."""
         spent_s = self.training.get(key, 0.0)
         return min(spent_s, self.idle_s(cause) or 0.0) if self.is_on_device else spent_s
 
@@ -258,11 +252,6 @@ class RunContext:
         """Returns who builds the loaders that feed training, where it is told how, and is one."""
         builders = {feeder.loader.built_by for feeder in self.feeding}
         return settings_of(builders.pop()) if len(builders) == 1 else None
-
-    @property
-    def recomputes_forwards(self) -> bool:
-        """Whether activations are checkpointed, or forwards computed again in another way."""
-        return self.training.get("recompute", 0.0) > 0
 
     def threads_of_training(self) -> int | None:
         """Returns how many threads the training process had, as the system counts them."""
@@ -272,15 +261,8 @@ class RunContext:
                 return int(process["threads"])
         return None
 
-    def cores(self) -> float | None:
-        """Returns how many cores the run could use, hyper-threads counted each."""
-        return self._of_cpu("cores_usable")
-
-    def physical_cores(self) -> float | None:
-        """Returns the same with the hyper-threads of a core counted as one."""
-        return self._of_cpu("cores_physical")
-
-    def _of_cpu(self, name: str) -> float | None:
+    def cores(self, name: str = "cores_usable") -> float | None:
+        """Returns how many cores the run could use; "cores_physical": without hyper-threads."""
         known = self.summary.system.cpu.get(name) if self.summary.system else None
         return float(known) if isinstance(known, (int, float)) else None
 
@@ -297,25 +279,23 @@ def named_line(lines: Sequence[HotLine], part: str) -> HotLine | None:
 
 
 def context_of_process(numbers: ProcessNumbers, settings: Mapping[str, float]) -> RunContext:
-    """Returns what the rules look at.
-
-    Args:
-        numbers: Of the training process.
-        settings: Thresholds that the user has set, by "rule.name".
-    """
+    """Returns what the rules look at, by the numbers of the training process."""
     evidence, steps, summary = numbers.evidence, numbers.steps, numbers.summary
-    cores = _taken_cores(summary)
+    cpu = shared_cpu(summary.system.cpu) if summary.system else None
+    # That other programs kept busy; 0 where the run hardly felt that.
+    taken = cpu.others_share * cpu.cores if cpu is not None and cpu.is_disturbed else 0.0
 
     def model_of(number: int) -> LoaderModel | None:
         model = numbers.model_of(number)
         if model is None:
             return None
-        return replace(model, inputs=replace(model.inputs, taken_cores=cores))
+        return replace(model, inputs=replace(model.inputs, taken_cores=taken))
 
     def loaders_of(role: str, exposed: float) -> list[Feeder]:
         here = [x for x in evidence.loaders if x.thread == "training" and x.role == role]
         results = []
-        for loader in _costliest(here):
+        here.sort(key=lambda loader: -(loader.wait_total_s + total_s(loader.first_batch_s)))
+        for loader in here[:_MOST_LOADERS]:
             feeder = Feeder(loader, None, None, None, None, evidence.training_s, exposed)
             feeder = _modelled(feeder, model_of, _limits(settings), summary.run.is_on_device)
             results.append(replace(feeder, steps_share=numbers.steps_shares.get(loader.id, 1.0)))
@@ -345,14 +325,7 @@ def context_of_process(numbers: ProcessNumbers, settings: Mapping[str, float]) -
 def _exposed_share(
     summary: RunSummary, training: Mapping[str, float], keys: Sequence[str], cause: str
 ) -> float:
-    """Returns which share of some ledger keys held training up.
-
-    Args:
-        summary: Of the run.
-        training: Seconds per ledger key inside the training phase.
-        keys: Of the ledger.
-        cause: What a device is idle for meanwhile.
-    """
+    """Returns which share of some ledger keys held training up, by what a device idles for."""
     if not summary.run.is_on_device:
         return 1.0
     idle = [device.idle_because for device in summary.devices or ()]
@@ -360,12 +333,6 @@ def _exposed_share(
     if not idle or idle[0] is None or waited_s <= 0:
         return 0.0
     return min(idle[0].get(cause, 0.0) / waited_s, 1.0)
-
-
-def _taken_cores(summary: RunSummary) -> float:
-    """Returns how many of the run's cores other programs kept busy; 0 where it hardly felt that."""
-    cpu = shared_cpu(summary.system.cpu) if summary.system else None
-    return cpu.others_share * cpu.cores if cpu is not None and cpu.is_disturbed else 0.0
 
 
 def _limits(settings: Mapping[str, float]) -> Limits:
@@ -381,13 +348,6 @@ def _limits(settings: Mapping[str, float]) -> Limits:
         cheap_sample_s=settings.get("sample_by_sample.sample_s", usual.cheap_sample_s),
         fair_shares=settings.get("too_few_workers.fair_shares", usual.fair_shares),
     )
-
-
-def _costliest(loaders: list[Loader]) -> list[Loader]:
-    ranked = sorted(
-        loaders, key=lambda loader: -(loader.wait_total_s + total_s(loader.first_batch_s))
-    )
-    return ranked[:_MOST_LOADERS]
 
 
 def _modelled(

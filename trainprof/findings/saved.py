@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from trainprof.analysis.summary.finding import COMES_ONCE, Finding
 from trainprof.analysis.summary.json_text import from_jsonable
 from trainprof.analysis.summary.run_summary import SUMMARY_SCHEMA_VERSION, RunSummary
-from trainprof.findings.catalogue import RULES, rule_named, with_traits
 from trainprof.record.files import read_run_json
 from trainprof.record.log_reader import log_paths
 from trainprof.record.run_directory import RunDirectory
@@ -24,27 +24,42 @@ def saved_summary(directory: RunDirectory) -> RunSummary | None:
     if not isinstance(data, dict) or data.get("schema_version") != SUMMARY_SCHEMA_VERSION:
         return None
     try:
-        summary = _renamed(from_jsonable(data))
+        summary = from_jsonable(data)
+        summary = summary if _is_of_todays_rules(data) else _renamed(summary)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
     return None if summary.run.exit.reason == "running" else summary
 
 
+def _is_of_todays_rules(data: dict[str, Any]) -> bool:
+    """Whether all findings have their rules' traits, as they do since rules were last renamed.
+
+    Then the catalogue, by which all rules would be imported, is not needed.
+    """
+    findings = [*data["findings"], *(passed["finding"] for passed in data.get("passed_over", ()))]
+    return bool(data.get("rules")) and all("traits" in finding for finding in findings)
+
+
 def _renamed(summary: RunSummary) -> RunSummary:
     """Returns the summary with findings of earlier versions as those of the rules of now."""
+    from trainprof.findings.catalogue import RULES, rule_named
+
+    def name_now(name: str) -> str:
+        rule = rule_named(name)
+        return name if rule is None else rule.id
 
     def renamed(finding: Finding) -> Finding:
-        once = {COMES_ONCE: True} if finding.id == "slow_first_batch" else {}
-        evidence = {**finding.evidence, **once}
-        return with_traits(replace(finding, id=_name_now(finding.id), evidence=evidence))
+        rule, once = rule_named(finding.id), {COMES_ONCE: True}
+        finding = replace(
+            finding,
+            id=name_now(finding.id),
+            evidence=finding.evidence | (once if finding.id == "slow_first_batch" else {}),
+        )
+        return finding if rule is None else replace(finding, traits=rule.traits)
 
     passed_over = [
-        replace(
-            passed,
-            finding=renamed(passed.finding),
-            root=None if passed.root is None else _name_now(passed.root),
-        )
-        for passed in summary.passed_over
+        replace(x, finding=renamed(x.finding), root=None if x.root is None else name_now(x.root))
+        for x in summary.passed_over
     ]
     return replace(
         summary,
@@ -52,11 +67,6 @@ def _renamed(summary: RunSummary) -> RunSummary:
         passed_over=passed_over,
         rules=summary.rules or [rule.id for rule in RULES],
     )
-
-
-def _name_now(name: str) -> str:
-    rule = rule_named(name)
-    return name if rule is None else rule.id
 
 
 def _is_outdated(directory: RunDirectory) -> bool:

@@ -33,9 +33,7 @@ def summarize(
     """Returns what a run showed, or one training epoch or some steps of it.
 
     Args:
-        directory: The run.
-        epoch: 0-based index of a training epoch.
-        steps: 0-based, the end excluded.
+        epoch: 0-based; `steps`: 0-based, the end excluded.
         rules: Thresholds of findings by name, in place of those of the run.
 
     Raises:
@@ -57,9 +55,17 @@ def summarize(
     )
     if not run.summary.ranks:
         return summary
+    of_all = [
+        finding
+        for finding in first.findings
+        if all(
+            any((x.id, x.site) == (finding.id, finding.site) for x in rank.findings)
+            for rank in judged[1:]
+        )
+    ]
     summary = replace(
         summary,
-        findings=_common_findings([rank.findings for rank in judged]),
+        findings=of_all,  # the others hold one of the ranks up
         together=None,
         faults=common_faults(rank.faults for rank in judged),
     )
@@ -121,16 +127,6 @@ def _with_evaluation_call(evidence: Evidence, settings: Mapping[str, float]) -> 
     of_loading = slow_validation.RULE.threshold(settings, "loading_share")
     is_waiting = evidence.evaluation_wait_share >= of_loading
     return replace(evidence, evaluation_call=None) if is_waiting else evidence
-
-
-def _common_findings(each: list[list[Finding]]) -> list[Finding]:
-    """Returns the first rank's findings that all ranks have: the others hold one of them up."""
-    first, *others = each
-    return [
-        finding
-        for finding in first
-        if all(any((x.id, x.site) == (finding.id, finding.site) for x in rank) for rank in others)
-    ]
 
 
 def _with_slow_rank(

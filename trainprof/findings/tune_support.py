@@ -5,9 +5,8 @@ What it chooses its candidates by, and what lets a finding say that it measures 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from trainprof.analysis.pipeline.model import USUAL_PREFETCH
 from trainprof.analysis.summary.finding import LOADER_ID, Finding
@@ -22,7 +21,7 @@ _OPTIMIZER_SHARE: Final = 0.05
 _MEASURED: Final = "trainprof tune SCRIPT measures it, without an edit of yours"
 
 
-def told_of_tune(finding: Finding, context: RunContext) -> Finding:
+def marked_if_tried(finding: Finding, context: RunContext) -> Finding:
     """Returns a finding that says so where `tune` has a trial of its change."""
     if not is_tried(context, finding):
         return finding
@@ -40,10 +39,8 @@ def is_tried(context: RunContext, finding: Finding) -> bool:
         return bool(pageable_loaders(context))
     number = finding.evidence.get(LOADER_ID)
     feeder = next((x for x in context.feeding if x.loader.id == number), None)
-    return feeder is not None and _is_tried_of(context, feeder, change)
-
-
-def _is_tried_of(context: RunContext, feeder: Feeder, change: Mapping[str, Any]) -> bool:
+    if feeder is None:
+        return False
     if "num_workers" in change:
         return tries_workers(context, feeder, change["num_workers"])
     if "prefetch_factor" in change:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from trainprof.analysis.loading.loader_figures import cost_s
 from trainprof.analysis.run.evidence import DeviceEvidence, Evidence
 from trainprof.analysis.stacks.python_in_model import TOLD_FROM_SHARE
 from trainprof.analysis.summary.device import AFTER_WARMUP
@@ -17,9 +16,11 @@ from trainprof.analysis.summary.levels import (
     percent_apart,
 )
 from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.loader_figures import cost_s
 from trainprof.analysis.summary.run import COMPUTE_KEYS, Verdict
 from trainprof.analysis.timeline.ledger import ELSEWHERE, LOADER_KEYS
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
+from trainprof.findings.wording import number_of
 
 # Start-up is named only in runs that are meant to be long, and when it is most of them.
 STARTUP_SHARE: Final = 0.5
@@ -27,15 +28,8 @@ STARTUP_MIN_WALL_S: Final = 60.0
 
 # A steady step's share may differ so much from that of all training to stand beside it.
 _SAME_SHARE: Final = 0.15
-
-
 # Of the waiting for all loaders: one that has so much of it is the one that is waited for.
 _ALONE_SHARE: Final = 0.9
-
-
-_A_STEP: Final = " a step"
-
-
 _HOST_KEYS: Final = ("other", "gc")
 _HIDDEN_BY_A_DEVICE: Final = ("data", "host")
 # Host time here is mostly the device at work: never a culprit until device time is known.
@@ -83,9 +77,15 @@ def verdict(evidence: Evidence) -> Verdict:
             "NO VERDICT: --cuda-sync measures each phase by itself, and nothing overlaps",
         )
     if evidence.steps.steps == 0 and evidence.training.get("evaluation", 0) > 0:
-        return _without_steps(evidence)
+        site = evidence.evaluation_site
+        text = "NO TRAINING STEPS: no backward and no parameter update was seen, only inference"
+        return Verdict("unknown", f"{text} over {site}" if site else text, None, None, site)
     if evidence.steps.steady_steps < MIN_STEADY_STEPS:
-        return _not_enough(evidence)
+        counted = number_of(evidence.steps.steady_steps, "steady step")
+        return Verdict(
+            "unknown",
+            f"NOT ENOUGH DATA for a verdict: {counted} seen, {MIN_STEADY_STEPS} are needed",
+        )
     if evidence.wall_s >= STARTUP_MIN_WALL_S:
         share = evidence.startup_s / evidence.wall_s
         if share > STARTUP_SHARE:
@@ -227,13 +227,11 @@ def _evaluation_headline(evidence: Evidence, share: float) -> tuple[str, str | N
 def _checkpoint_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     site = evidence.checkpoints.site
     seconds = evidence.training.get("checkpoint", 0.0)
-    at = f" at {site}" if site else ""
-    calls = evidence.checkpoints
+    at, calls = f" at {site}" if site else "", evidence.checkpoints
     saves = [calls.called] if calls.saves or not calls.loads else []
     called = " and ".join((*saves, "torch.load") if calls.loads else saves)
-    take = "take" if " and " in called else "takes"
-    text = f"CHECKPOINTS: {called}{at} {take} {percent(share)} of training time"
-    return f"{text}, {seconds:.1f} s", site
+    takes = f"{'take' if ' and ' in called else 'takes'} {percent(share)} of training time"
+    return f"CHECKPOINTS: {called}{at} {takes}, {seconds:.1f} s", site
 
 
 def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
@@ -278,13 +276,8 @@ def _in_figures(
 ) -> str:
     """Returns what a share is in time: of a steady step, or of training where that is far off.
 
-    Behind a step's times stands its own percentage where it is not that of training.
-
     Args:
-        evidence: Of the run.
-        keys: Of the ledger, that it is the share of.
-        share: Of training.
-        without_s: What of these keys is left out.
+        keys: Of the ledger, that it is the share of; `without_s` of them is left out.
     """
     steady, step = evidence.steps.per_step_s, evidence.steps.step_s
     if steady and step and step.mean > 0:
@@ -292,7 +285,7 @@ def _in_figures(
         part_s = max(part_s - without_s / max(evidence.steps.steps, 1), 0.0)
         if abs(part_s / step.mean - share) <= _SAME_SHARE:
             apart = percent_apart(part_s, step.mean, share)
-            return f", {pair(part_s, step.mean)}{_A_STEP}{apart}"
+            return f", {pair(part_s, step.mean)} a step{apart}"
     part_s = sum(evidence.training.get(key, 0.0) for key in keys) - without_s
     return f", {pair(part_s, evidence.training_s)}"
 
@@ -310,8 +303,8 @@ def _compute_headline(
             f"COMPILE-BOUND: torch.compile takes {percent(compiling)} of training time; {what} "
             f"without it take {percent(max(compute - compiling, 0.0))}"
         )
-    known = None if evidence.has_device else evidence.python_in_model
-    in_python = known.total_s / (evidence.training_s or 1.0) if known is not None else 0.0
+    python = None if evidence.has_device else evidence.python_in_model
+    in_python = python.total_s / (evidence.training_s or 1.0) if python is not None else 0.0
     if in_python >= TOLD_FROM_SHARE:
         text += f", Python code inside them about {percent(in_python)} of it"
     words = {
@@ -324,26 +317,6 @@ def _compute_headline(
     if share >= MODERATE_SHARE:
         return f"{text}; next comes {words[name]} with {percent(share)}"
     return f"{text}; nothing else reaches {percent(MODERATE_SHARE)}"
-
-
-def _not_enough(evidence: Evidence) -> Verdict:
-    have = evidence.steps.steady_steps
-    counted = f"{have} steady step" + ("" if have == 1 else "s")
-    return Verdict(
-        "unknown",
-        f"NOT ENOUGH DATA for a verdict: {counted} seen, {MIN_STEADY_STEPS} are needed",
-    )
-
-
-def _without_steps(evidence: Evidence) -> Verdict:
-    site = f" over {evidence.evaluation_site}" if evidence.evaluation_site else ""
-    return Verdict(
-        "unknown",
-        f"NO TRAINING STEPS: no backward and no parameter update was seen, only inference{site}",
-        None,
-        None,
-        evidence.evaluation_site,
-    )
 
 
 def device_verdict(
@@ -361,9 +334,7 @@ def device_verdict(
     worked, it would have waited for the host.
 
     Args:
-        device: What it tells.
-        training_s: Length of the training phase.
-        evaluation_s: Of it, in evaluation, idle or not.
+        evaluation_s: Of `training_s`, in evaluation, idle or not.
         sites: The user's line by bottleneck, where there is one.
     """
     low, high = device.busy

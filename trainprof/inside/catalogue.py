@@ -34,11 +34,7 @@ from trainprof.inside.stacks.sampler import StackSampler
 
 
 def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
-    """Returns fresh probes, in the order in which they are attached.
-
-    Args:
-        trial: What a trial of `tune` changes, as launch/options.py tells it; None for a plain run.
-    """
+    """Returns fresh probes, in the order in which they are attached; `trial` is of `tune` alone."""
     loader = LoaderProbe()
     before: list[Probe] = []
     after: list[Probe] = []

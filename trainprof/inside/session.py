@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
 from types import ModuleType
@@ -14,37 +13,14 @@ from typing import Any, Protocol
 from trainprof.inside.device.accelerator import Accelerator
 from trainprof.inside.limits.limit import Limit
 from trainprof.inside.patching.call_site import CallSites
-from trainprof.inside.patching.patcher import (
-    CompilerState,
-    HookPointMissing,
-    Patcher,
-    let_dynamo_skip,
-)
+from trainprof.inside.patching.patcher import HookPointMissing, Patcher, let_dynamo_skip
+from trainprof.inside.signals import ModuleCall, Signal
 from trainprof.record.event_log import EventLog
 from trainprof.record.notes import NUMBER, Note, record_of
 from trainprof.record.schema import Topic
 
 # How many references are kept before the dead among them are dropped.
 KEPT_AT_FIRST = 64
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleCall:
-    """An outermost call of a module that has ended: its arguments by position and by name.
-
-    `output` is None where it failed, `site` the user's line that called it, `took_ns` on the host.
-    """
-
-    module: Any
-    output: Any
-    inputs: tuple[tuple[Any, ...], dict[str, Any]]
-    site: int
-    took_ns: int
-
-
-ModuleWatch = Callable[[ModuleCall], None]
-CopyWatch = Callable[[Any], None]
-StepWatch = Callable[[Any], None]
 
 
 class Probe(Protocol):
@@ -55,21 +31,8 @@ class Probe(Protocol):
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class BackwardWatch:
-    """What is to be called around each backward pass.
-
-    `begins` gets what it starts from, and the further arguments of the engine's Python door.
-    `has_ended` is called however it did, `gives` behind that with its result.
-    """
-
-    begins: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
-    has_ended: Callable[[], None]
-    gives: Callable[[Any], None] | None = None
-
-
 class Session:
-    """Owns what probes share: the log, the clock, call sites, the run's limits.
+    """Owns what probes share: the log, the clocks, call sites, signals, the run's limits.
 
     Attributes:
         emit: The log's; probes bind it once, and it stays good in a forked child.
@@ -77,26 +40,18 @@ class Session:
             under --cuda-sync waits for them.
         copy_now: The clock at which copies begin: most calls turn out to copy nothing.
         wait_now: The clock of what the host waits in while a device may work: it leaves marks.
-        mark_copy_begin, mark_copy_end: Leave a mark for a copy that begins or has ended at the time
-            they are called with; None where no marks are left.
         accelerator: What knows the devices in use, where a probe has to.
-        look_here: To be called by a thread that computes or prepares batches, at its first: its
-            stack is sampled from then on.
-        at_parameters: Called with an optimizer that is about to get parameters.
-        at_first_step: Called with an optimizer that has made its first step.
+        on_thread: On a thread that computes or prepares batches, at its first.
+        on_parameters: With an optimizer that is about to get parameters.
+        on_first_step, on_step: With an optimizer that has made its first step, each step.
+        on_backward: With what a pass starts from, and the engine's further arguments.
+        on_copy_begin, on_copy_end: With the time of it.
+        on_h2d_copy: With each tensor of the host's that is copied to a device.
         optimizer_numbers: By id, of those that have stepped: the number that records have of each.
-        countdown: Of updates, in its only place; at 0, `at_countdown` is called.
-        step_watches: Called with each optimizer that has made a step.
-        backward_watches: Of each backward pass.
-        copy_watches: Called with each tensor of the host's that is copied to a device.
-        at_anomalous_backward: Called after a backward pass under anomaly detection.
-        tell_modules: Has something called with each outermost call of a module: from when it is
-            given True on until it is given False.
-        device_was_waited_for: Called when the script has waited for one, where that matters.
         threads_set_at: The site of what last set torch's number of threads; 0 where nothing has,
             and in a loader's worker where none of the script's code has there.
-        looked_ns: What probes took to look closer at loaders and calls, besides their records.
-        at_end: Called as the process comes to its end, if it comes that far.
+        is_compiling: Whether torch.compile is tracing through us: it is to find nothing of ours.
+        inspection_ns: What probes took to inspect loaders and calls, besides their records.
         begun_in: Where the run was started, None if that is not known. This process may have been
             elsewhere, and files of one run have one name.
     """
@@ -111,27 +66,26 @@ class Session:
     ) -> None:
         self.log = log
         self.now = self.phase_now = self.copy_now = self.wait_now = now
-        self.mark_copy_begin: Callable[[int], None] | None = None
-        self.mark_copy_end: Callable[[int], None] | None = None
         self.accelerator: Accelerator | None = None
-        self.look_here: Callable[[], None] = _nothing
-        self.at_parameters: list[Callable[[Any], None]] = []
-        self.at_first_step: list[Callable[[Any], None]] = []
+        self.on_thread: Signal[[]] = Signal()
+        self.on_parameters: Signal[[Any]] = Signal()
+        self.on_first_step: Signal[[Any]] = Signal()
+        self.on_step: Signal[[Any]] = Signal()
+        self.on_module_call: Signal[[ModuleCall]] = Signal()
+        self.on_backward: Signal[[Any, tuple[Any, ...], dict[str, Any]]] = Signal()
+        self.on_backward_end: Signal[[]] = Signal()
+        self.on_anomalous_backward: Signal[[]] = Signal()
+        self.on_copy_begin: Signal[[int]] = Signal()
+        self.on_copy_end: Signal[[int]] = Signal()
+        self.on_h2d_copy: Signal[[Any]] = Signal()
+        self.on_device_wait: Signal[[]] = Signal()
+        self.on_end: Signal[[]] = Signal()
+        self.on_end.subscribe(self._note_inspection)
         self.optimizer_numbers: dict[int, int] = {}
-        self.countdown = [0]
-        self.at_countdown: Callable[[], None] = _nothing
-        self.step_watches: tuple[StepWatch, ...] = ()
-        self.backward_watches: tuple[BackwardWatch, ...] = ()
-        self.copy_watches: tuple[CopyWatch, ...] = ()
-        self.at_anomalous_backward: Callable[[], None] = _nothing
-        self.tell_modules: Callable[[ModuleWatch, bool], None] = _nothing
-        self.device_was_waited_for: Callable[[], None] | None = None
-        self.threads_set_at = 0
-        self.looked_ns = 0
-        self.at_end: list[Callable[[], None]] = [self._note_looks]
+        self.threads_set_at = self.inspection_ns = 0
         self.emit = log.emit
         self.sites = CallSites(log, cwd)
-        self.compiler = CompilerState()
+        self.is_compiling: Callable[[], bool] = lambda: False
         self.options = options or {}
         begun_in = self.options.get("cwd", cwd)
         self.begun_in = begun_in if isinstance(begun_in, str) else None
@@ -147,25 +101,19 @@ class Session:
         versions = {name: getattr(version, name, None) for name in ("cuda", "hip")}
         name = str(getattr(torch, "__version__", "unknown"))
         self.log.note(Topic.ENVIRONMENT, {"torch": name, **versions})
-        for function in (self.emit, self.sites.find, self.log.define):
+        for function in (self.emit, self.sites.find, self.log.define, Signal.__call__):
             let_dynamo_skip(function, and_all_below=True)
-        question = getattr(getattr(torch, "compiler", None), "is_compiling", None)
-        if question is not None:
-            self.compiler.is_compiling = question
+        compiler = getattr(torch, "compiler", None)
+        self.is_compiling = getattr(compiler, "is_compiling", self.is_compiling)
         for probe in probes:
-            self.attach_probe(probe, torch)
-
-    def attach_probe(self, probe: Probe, torch: ModuleType) -> Patcher:
-        """Attaches one probe under a patcher of its own and returns that."""
-        patcher = Patcher(probe.name, self._probe_failed, self.unavailable)
-        self._patchers.append(patcher)
-        try:
-            probe.attach(torch, patcher, self)
-        except (HookPointMissing, AttributeError) as missing:
-            self.unavailable(probe.name, str(missing))
-        except Exception as error:
-            patcher.fail(error)
-        return patcher
+            patcher = Patcher(probe.name, self._probe_failed, self.unavailable)
+            self._patchers.append(patcher)
+            try:
+                probe.attach(torch, patcher, self)
+            except (HookPointMissing, AttributeError) as missing:
+                self.unavailable(probe.name, str(missing))
+            except Exception as error:
+                patcher.fail(error)
 
     def unavailable(self, probe: str, reason: str) -> None:
         self.log.note(Topic.PROBE_UNAVAILABLE, {"probe": probe, "reason": reason})
@@ -184,15 +132,6 @@ class Session:
         for patcher in reversed(self._patchers):
             patcher.undo()
         self._patchers.clear()
-
-    def watch_backward(self, watch: BackwardWatch, *, is_on: bool) -> None:
-        self.backward_watches = _switched(self.backward_watches, watch, is_on)
-
-    def watch_steps(self, watch: StepWatch, *, is_on: bool) -> None:
-        self.step_watches = _switched(self.step_watches, watch, is_on)
-
-    def watch_copies(self, watch: CopyWatch, *, is_on: bool) -> None:
-        self.copy_watches = _switched(self.copy_watches, watch, is_on)
 
     def keep_track(self, thing: object, table: dict[Any, Any], key: object) -> bool:
         """Takes `key` out of `table` when `thing` is gone, without hanging anything on it.
@@ -217,26 +156,14 @@ class Session:
                 self._kept.append(reference)
         self._kept_limit = max(KEPT_AT_FIRST, 2 * len(self._kept))
 
-    def looked_since(self, since_ns: int) -> int:
-        """Counts the time since then as that of a closer look, and returns it, ns."""
-        spent_ns = self.now() - since_ns
-        self.looked_ns += spent_ns
-        return spent_ns
+    def count_inspection(self, since_ns: int) -> None:
+        """Counts the time since then as that of an inspection."""
+        self.inspection_ns += self.now() - since_ns
 
-    def _note_looks(self) -> None:
-        if self.looked_ns:
-            self.log.note(Topic.ENVIRONMENT, {"looked_ns": self.looked_ns})
+    def _note_inspection(self) -> None:
+        if self.inspection_ns:
+            self.log.note(Topic.ENVIRONMENT, {"looked_ns": self.inspection_ns})
 
     def _probe_failed(self, probe: str, error: BaseException) -> None:
-        self.log.note(
-            Topic.PROBE_FAILED, {"probe": probe, "error": f"{type(error).__name__}: {error}"}
-        )
-
-
-def _switched(watches: tuple[Any, ...], watch: Any, is_on: bool) -> tuple[Any, ...]:
-    others = tuple(other for other in watches if other is not watch)
-    return (*others, watch) if is_on else others
-
-
-def _nothing(*_: object) -> None:
-    return None
+        fault = {"probe": probe, "error": f"{type(error).__name__}: {error}"}
+        self.log.note(Topic.PROBE_FAILED, fault)

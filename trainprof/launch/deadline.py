@@ -83,11 +83,11 @@ class Deadline:
         started = Descendants(self._pid)
         self._send(signal.SIGTERM)
         self._has_ended.wait(ALONE_S)
-        started.terminate()
+        started.send(signal.SIGTERM)
         until = time.monotonic() + GRACE_S
         while time.monotonic() < until and not (self._has_ended.is_set() and started.have_ended()):
             time.sleep(_CHECK_EVERY_S)
-        started.kill()
+        started.send(signal.SIGKILL)
         self._send(signal.SIGKILL)
 
     def _send(self, number: int) -> None:
@@ -115,10 +115,7 @@ class Deadline:
 
 
 class TimeToEnd:
-    """How long a script that has reached --max-time may go on: to its next step, then to its end.
-
-    `now_ns` is a clock as of the run's records.
-    """
+    """How long a script at its --max-time may go on: to its next step, then to its end."""
 
     def __init__(
         self, directory: RunDirectory, *, now_ns: Callable[[], int] = time.perf_counter_ns
@@ -141,10 +138,7 @@ class TimeToEnd:
 
 
 def time_to_next_step(checks: list[int], now_ns: int) -> float:
-    """Returns the seconds within which a script comes to its next step; 0 where it makes none.
-
-    `checks` are the times of its last batches, forwards and steps, in ns, in order.
-    """
+    """Returns the seconds within which a script comes to its next step, by its `last_checks`."""
     if not checks:
         return 0.0
     gaps = [after - before for before, after in pairwise(checks)]
@@ -154,7 +148,7 @@ def time_to_next_step(checks: list[int], now_ns: int) -> float:
 
 
 def last_checks(directory: RunDirectory) -> list[int]:
-    """Returns when a process of the run was last where the time is checked, ns, in order."""
+    """Returns when processes of the run were last where the time is checked, in ns, in order."""
     checks: list[int] = []
     for path in log_paths(directory.events):
         try:
@@ -174,7 +168,7 @@ _ENDED: Final = frozenset({Kind.LIMIT, Kind.PROCESS_END})
 
 
 class Lingering:
-    """Watches the processes of a trial that have met their limit; `now` is a clock in seconds."""
+    """Watches the processes of a trial that have met their limit."""
 
     def __init__(
         self, directory: RunDirectory, *, now: Callable[[], float] = time.monotonic
@@ -223,10 +217,7 @@ _RESERVE_BYTES: Final = 2 << 30
 
 
 class TrialWatch:
-    """Watches the disk space that a trial's files leave, about once a second, from outside.
-
-    `is_full`: the trial had to end, or its file system would be full.
-    """
+    """Watches the disk space that a trial's files leave; `is_full`: it had to end for that."""
 
     def __init__(self, pid: int, cwd: str) -> None:
         # By way of the process: in its sandbox this is another file system.

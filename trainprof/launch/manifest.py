@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
@@ -36,11 +37,7 @@ def opening_manifest(
     spawned_ns: int,
     spawned_time_ns: int,
 ) -> dict[str, Any]:
-    """Returns the manifest of a run that is about to start.
-
-    `environ` is that of trainprof; `spawned_ns` (perf_counter_ns) and `spawned_time_ns` (time_ns)
-    are one moment.
-    """
+    """Returns the manifest of a run that is about to start, with the environment of trainprof."""
     started = datetime.fromtimestamp(spawned_time_ns / NS, timezone.utc)
     versions = {"trainprof": __version__}
     settings = _settings(target, environ)
@@ -75,7 +72,7 @@ def opening_manifest(
             "wait_threshold_s": options.wait_threshold_s,
             "max_steps": options.max_steps,
             "max_time_s": options.max_time_s,
-            "lines": options.lines.to_json() if options.lines is not None else None,
+            "lines": options.lines and asdict(options.lines),
             "slow_samples": options.slow_samples,
             "cuda_sync": options.cuda_sync,
             "rules": dict(options.rules),
@@ -104,36 +101,26 @@ def closed_manifest(
     """Returns `manifest` completed by the script's end.
 
     Args:
-        manifest: As it was while the script ran.
-        outcome: How the script ended.
-        ended_time_ns: `time.time_ns` at its end.
         detail: What more is known of the end, such as "out of memory: ...".
-        faults: Failures of trainprof during the run.
         limit: The option whose limit ended the script, or None.
         stacks: The last stack samples, where a signal ended it; see `Recording`.
         not_sampled: Why a file of samples has no (more) lines, by its stem.
     """
-    times = {
-        **manifest["times"],
-        "ended_ns": outcome.ended_ns,
-        "ended_time_ns": ended_time_ns,
-    }
-    ending = {
-        "status": outcome.status,
-        "signal": outcome.signal,
-        "reason": exit_reason(outcome) if limit is None else "limit",
-        "detail": detail if limit is None else limit,
-    }
-    usage = {
-        "max_rss_bytes": outcome.max_rss_bytes,
-        "user_s": outcome.user_s,
-        "system_s": outcome.system_s,
-    }
+    ended = {"ended_ns": outcome.ended_ns, "ended_time_ns": ended_time_ns}
     return {
         **manifest,
-        "times": times,
-        "exit": ending,
-        "usage": usage,
+        "times": {**manifest["times"], **ended},
+        "exit": {
+            "status": outcome.status,
+            "signal": outcome.signal,
+            "reason": exit_reason(outcome) if limit is None else "limit",
+            "detail": detail if limit is None else limit,
+        },
+        "usage": {
+            "max_rss_bytes": outcome.max_rss_bytes,
+            "user_s": outcome.user_s,
+            "system_s": outcome.system_s,
+        },
         "faults": faults,
         "stacks": stacks,
         "not_sampled": dict(not_sampled or {}),
@@ -152,10 +139,7 @@ def exit_reason(outcome: Outcome) -> str:
 
 
 def kill_detail(*, oom_kills: int, available_share: float | None) -> str | None:
-    """Returns what the SIGKILL of a script probably was, None where nothing points to memory.
-
-    `oom_kills`: OOM kills in our cgroup during the run; `available_share`: of memory, 0 to 1.
-    """
+    """Returns what the SIGKILL of a script probably was, None where nothing points to memory."""
     if oom_kills > 0:
         return "out of memory: the kernel ended a process of this control group"
     if available_share is not None and available_share < SCARCE_MEMORY_SHARE:
@@ -164,10 +148,7 @@ def kill_detail(*, oom_kills: int, available_share: float | None) -> str | None:
 
 
 def script_sha256(target: Target, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Returns the digest of the script's text, None where it is no plain file.
-
-    Of a command such as torchrun, that of what it starts.
-    """
+    """Returns the digest of the text of `script_of`, None where it is no plain file."""
     script = script_of(target, environ)
     text = None if script is None else contents_of(script, _LARGEST_SCRIPT_BYTES)
     return None if text is None else hashlib.sha256(text).hexdigest()
@@ -186,10 +167,7 @@ def _entry(target: Target) -> Entry | None:
 
 
 def _module_file(name: str, environ: Mapping[str, str]) -> str | None:
-    """Returns the file that `python -m` would run, as far as the directories tell.
-
-    Nothing is imported: a package's own code may do anything. Of installed modules None.
-    """
+    """Returns the file that `python -m` would run, without importing; None if it is installed."""
     within = name.split(".")
     for folder in ("", *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))):
         for path in (os.path.join(*within) + ".py", os.path.join(*within, "__main__.py")):
@@ -201,10 +179,7 @@ def _module_file(name: str, environ: Mapping[str, str]) -> str | None:
 def _sources(
     target: Target, environ: Mapping[str, str], settings: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns digests of Python files and settings beside the script, but for what is named.
-
-    {} where it has no name of its own.
-    """
+    """Returns digests of Python files and settings beside the script, but for what is named."""
     script = script_of(target, environ)
     if script is None or not script.endswith(SUFFIX):
         return {}

@@ -29,9 +29,6 @@ class LineOptions:
     functions: tuple[str, ...] = ()
     only: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class TrialOptions:
@@ -73,8 +70,7 @@ class RunOptions:
     """A run as the command line orders it.
 
     Attributes:
-        words: SCRIPT ARGS, or with `module` its ARGS.
-        module: Module to run as `python -m` does, or None.
+        words: SCRIPT ARGS, or with `module`, run as `python -m` does, its ARGS.
         output: The run directory; None makes one under trainprof-runs.
         wait_threshold_s: A wait for a batch over this is a slow one.
         lines: None times no lines.
@@ -108,15 +104,12 @@ class RunOptions:
     ended_after_s: float | None = None
 
     def child_options(self, *, spawned_ns: int, cwd: str | None) -> dict[str, Any]:
-        """Returns what the script process has to know, as JSON values.
-
-        `cwd` is what paths are shown relative to: a script started by another may begin elsewhere.
-        """
+        """Returns what the script process has to know, as JSON; `cwd`: of the paths shown."""
         return {
             "cwd": cwd,
             "cuda_sync": self.cuda_sync,
             "find_syncs": self.find_syncs,
-            "lines": self.lines.to_json() if self.lines is not None else None,
+            "lines": self.lines and asdict(self.lines),
             "max_steps": self.max_steps,
             "max_time_s": self.max_time_s,
             "slow_samples": self.slow_samples,
@@ -138,14 +131,14 @@ def script_environment(
 ) -> dict[str, str]:
     """Returns `environ` with what the script process needs, and nothing else changed.
 
-    `site_directory` holds the `sitecustomize` that starts the recording; `directory` is absolute:
-    the script may change its working directory.
+    `site_directory` holds the `sitecustomize` that starts the recording.
     """
-    environment = dict(environ)
-    environment[ENV_DIRECTORY] = directory
-    environment[ENV_OPTIONS] = json.dumps(options, allow_nan=False)
-    environment[ENV_PYTHONPATH] = _with_first(environ.get(ENV_PYTHONPATH, ""), site_directory)
-    return environment
+    return {
+        **environ,
+        ENV_DIRECTORY: directory,
+        ENV_OPTIONS: json.dumps(options, allow_nan=False),
+        ENV_PYTHONPATH: _with_first(environ.get(ENV_PYTHONPATH, ""), site_directory),
+    }
 
 
 def _with_first(search_path: str, entry: str) -> str:

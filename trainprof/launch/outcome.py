@@ -22,13 +22,12 @@ class Outcome:
     """The script's process from exec to end, as its parent saw it.
 
     Attributes:
-        status: Exit status, None when a signal ended it.
-        signal: Number of the signal that ended it, or None.
+        status, signal: The one that it ended by; the other is None.
         ended_ns: `time.perf_counter_ns` when its end was seen.
-        max_rss_bytes: Peak resident memory of the largest of it and the children it waited for.
-        user_s, system_s: CPU seconds, with the children it waited for.
+        max_rss_bytes: Of the largest of it and the children it waited for.
+        user_s, system_s: With the children it waited for.
         interrupted: Ctrl-C (SIGINT) was seen, or ended the script.
-        signals_received: Signals that reached trainprof during the run, in order.
+        signals_received: Those that reached trainprof during the run, in order.
     """
 
     status: int | None

@@ -26,8 +26,7 @@ IGNORE_FILE: Final = ".gitignore"
 IGNORE_ALL: Final = "*\n"
 STEM_CHARACTERS: Final = 60
 
-# torchrun's id where the user gave none
-UNNAMED_LAUNCH: Final = "none"
+UNNAMED_LAUNCH: Final = "none"  # as torchrun has it
 
 
 class RunDirectoryRefused(TrainprofError):
@@ -39,8 +38,6 @@ def create_run_directory(
     output: Path | None, stem: str, environ: Mapping[str, str], *, time_ns: int
 ) -> RunDirectory:
     """Makes the directory for this run, or for this rank's part of it.
-
-    `output` is -o; `environ` has RANK and torchrun's variables; `time_ns` is `time.time_ns`.
 
     Raises:
         RunDirectoryRefused: If it exists and is not empty, is a symbolic link, or cannot be made.
@@ -90,10 +87,7 @@ def _create(directory: RunDirectory) -> None:
 
 
 def _keep_from_git(top: Path) -> None:
-    """Puts a .gitignore into our own trainprof-runs, unless it has one: some scripts ask git.
-
-    The file is a convenience: the run goes on without. A directory of the user's gets none.
-    """
+    """Puts a .gitignore into our own trainprof-runs, unless it has one: some scripts ask git."""
     with contextlib.suppress(OSError):
         runs = Path(RUNS).absolute()
         if runs not in top.parents or runs.is_symlink():
@@ -137,11 +131,8 @@ def _new_run(
 
 def _launch_id(environ: Mapping[str, str]) -> str:
     launch = environ.get(RUN_ID) or UNNAMED_LAUNCH
-    return (
-        _file_name(masked_text(launch))
-        if launch != UNNAMED_LAUNCH
-        else f"launcher{launcher_of(environ)}"
-    )
+    is_unnamed = launch == UNNAMED_LAUNCH
+    return f"launcher{launcher_of(environ)}" if is_unnamed else _file_name(masked_text(launch))
 
 
 def _rank_part(environ: Mapping[str, str]) -> str | None:
@@ -178,13 +169,7 @@ _IN_COMMON: Final = ("WORLD_SIZE", "MASTER_PORT")
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What tells a rank's launch from others.
-
-    Attributes:
-        place: A word for the node or container.
-        launcher: pid and start time of its process there, or None: pids are reused.
-        in_common: Values of _IN_COMMON; {} for a restarted rank.
-    """
+    """What tells a rank's launch from others: its node or container, and its process there."""
 
     place: str
     launcher: str | None
@@ -215,8 +200,7 @@ def launch_of(environ: Mapping[str, str]) -> Launch:
 def launcher_of(environ: Mapping[str, str]) -> str:
     """Returns the process that starts the ranks here, and when it began, if that is told.
 
-    It is the parent; of torchrun's ranks the nearest process above that does not have torchrun's
-    variables itself: what is between are wrappers.
+    Of torchrun's ranks it is the nearest process above without torchrun's variables.
     """
     pid = os.getppid()
     stat = _stat(pid)
@@ -230,8 +214,7 @@ def launcher_of(environ: Mapping[str, str]) -> str:
 def is_claimed(top: Path, launch: Launch) -> bool:
     """Marks a directory as this launch's, unless it is one's already; False where another has it.
 
-    Each node leaves a file of its own. It is there before a rank's directory is: one that holds
-    ranks and no such file is of before there were any.
+    Each node leaves a file of its own, before a rank's directory is there.
     """
     launches = _launches(top / LAUNCHES)
     here = launches.get(launch.place)
@@ -291,7 +274,7 @@ def _place() -> str:
 
 
 def _stat(pid: int) -> ProcessStat | None:
-    """Returns what the kernel tells of a process, its start in ticks; None where it does not."""
+    """Returns what the kernel tells of a process, its start in ticks."""
     text = read_bytes(f"/proc/{pid}/stat")
     return None if text is None else parse_stat(text, 1, 1)
 

@@ -1,7 +1,4 @@
-"""`--progress`: lines for a log file while the script runs, read from its event log.
-
-The script pays nothing for them: the supervisor reads what is recorded anyway.
-"""
+"""`--progress`: lines for a log file while the script runs, read from its event log."""
 
 from __future__ import annotations
 
@@ -22,23 +19,20 @@ from trainprof.record.schema import HEADER_BYTES, RECORD, RECORD_BYTES, Kind, To
 from trainprof.record.step_count import StepCount
 
 _MAX_READ_BYTES: Final = 1 << 24
+_STEPS: Final = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
+# A process that has written one of these trains, or asks for batches.
+_TRAINING: Final = frozenset((Kind.LOADER_NEXT, Kind.BACKWARD, *_STEPS))
+_COMES_ON: Final = frozenset((Kind.FORWARD, *_TRAINING))
 
 # kind, site, start ns, end ns, value
 LiveRecord = tuple[int, int, int, int, int]
 
 
-# A process that has written one of these trains, or asks for batches.
-_TRAINING: Final = frozenset(
-    (Kind.LOADER_NEXT, Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
-)
-
-
 class LiveLog:
     """Yields what the process that trains has written since the last call.
 
-    Attributes:
-        pid: Of the process whose logs are followed: the script's, or the first other that trains
-            while the script does not, as with torchrun. One that re-executes itself has several.
+    `pid` is the script's, or the first other that trains while the script does not, as with
+    torchrun. One that re-executes itself has several logs.
     """
 
     def __init__(self, events: Path, pid: int) -> None:
@@ -109,15 +103,9 @@ def _pid_of(path: Path) -> int:
 
 POLL_S: Final = 0.5
 LINE_EVERY_NS: Final = 10_000_000_000
-# FEATURES.md U6: hi-ml's caps.
+# As hi-ml caps them.
 MAX_WARNINGS_PER_EPOCH: Final = 3
 MAX_EPOCHS_WITH_WARNINGS: Final = 5
-
-_COMES_ON: Final = (
-    *(Kind.LOADER_NEXT, Kind.FORWARD, Kind.BACKWARD),
-    *(Kind.OPTIMIZER_STEP, Kind.SCALER_STEP),
-)
-_STEPS: Final = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
 
 
 @dataclass(slots=True)
@@ -138,15 +126,7 @@ class LoaderProgress:
 
 @dataclass(slots=True)
 class Progress:
-    """Turns records into lines.
-
-    Attributes:
-        log: Where texts are looked up.
-        spawned_ns: Start of the run.
-        threshold_ns: A wait for a batch (not the first) from here on gives a warning.
-        cwd: Paths are shown relative to it.
-        utc: The time to print.
-    """
+    """Turns records into lines; a wait for a batch from `threshold_ns` on gives a warning."""
 
     log: LiveLog
     spawned_ns: int

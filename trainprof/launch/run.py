@@ -55,7 +55,6 @@ class FinishedRun:
     """A run whose script has ended.
 
     Attributes:
-        directory: Where it was recorded.
         outcome: How the script ended; status 0 where it was ended at --max-time.
         rank: RANK of this process, None outside a multi-rank launch.
         faults: What of ours failed meanwhile.
@@ -82,16 +81,15 @@ def run(
     """Runs the target under observation; once it has started, nothing of ours stops it.
 
     `at_end` is called after the script's end, while signals are still held back; `progress` takes
-    live lines, where `options` asks for them.
-
-    Raises:
-        TrainprofError: If the script was not started.
+    live lines, where `options` asks for them. TrainprofError if the script was not started.
     """
     target = resolve(options.words, options.module)
     environ = dict(os.environ)
     directory = create_run_directory(options.output, target.stem, environ, time_ns=time.time_ns())
     _tell_outer_run(environ, directory)
-    console = _make_console(directory, options)
+    console = directory.console if options.keeps_console else None
+    if console is not None:
+        console.mkdir(mode=0o700)
     recording = Recording(directory, options, progress)
     with Supervisor(target) as supervisor, _orphans(directory, options, supervisor) as orphans:
         spawned_ns, spawned_time_ns = time.perf_counter_ns(), time.time_ns()
@@ -174,14 +172,6 @@ def _deadline(
     )
 
 
-def _make_console(directory: RunDirectory, options: RunOptions) -> Path | None:
-    """Makes where the script's console goes, if it is kept."""
-    if not options.keeps_console:
-        return None
-    directory.console.mkdir(mode=0o700)
-    return directory.console
-
-
 def _tell_outer_run(environ: Mapping[str, str], directory: RunDirectory) -> None:
     """Leaves word with the trainprof that we run under: what the script does is recorded here."""
     outer = RunDirectory(Path(environ.get(ENV_DIRECTORY, "")))
@@ -227,10 +217,7 @@ class Recording:
         return None
 
     def start(self, pid: int, manifest: dict[str, Any], environment: Mapping[str, str]) -> None:
-        """Begins to sample, and completes the manifest by what would have delayed the start.
-
-        `environment` is the script's, which says what GPUs it sees.
-        """
+        """Begins to sample, and completes the manifest by what would have delayed the start."""
         self._manifest = {**manifest, "script_pid": pid}
         limit = too_few_open_files()
         if limit is not None:
@@ -356,10 +343,7 @@ class Recording:
 
 
 def available_share(directory: RunDirectory, *, before_ns: int) -> float | None:
-    """Returns the least share of host memory (0 to 1) available in the last samples before a time.
-
-    `before_ns` is in `time.perf_counter_ns`. None where nothing was sampled.
-    """
+    """Returns the least share of memory available in the last samples before a time, or None."""
     shares = []
     for sample in _last_samples(directory):
         total, available = sample.get("memory_total_bytes"), sample.get("memory_available_bytes")
@@ -394,11 +378,7 @@ _LEFT_OUT: Final = "[trainprof kept the end]\n"
 
 
 def mask_console(console: Path, known: Sequence[str]) -> None:
-    """Masks secrets in a console's `stdout` and `stderr`, once nothing writes them any longer.
-
-    Raises:
-        OSError: If a file cannot be read or written.
-    """
+    """Masks secrets in a console's `stdout` and `stderr`, once nothing writes them any longer."""
     for name in ("stdout", "stderr"):
         with (console / name).open("r+b") as file:
             size = os.fstat(file.fileno()).st_size

@@ -17,18 +17,9 @@ from trainprof.launch import signals
 
 # What somebody may send to stop the script or to tell it something. Job control (SIGTSTP, SIGCONT)
 # is left alone: it reaches the foreground group as a whole, as without us.
-FORWARDED: Final = frozenset(
-    {
-        signal.SIGINT,
-        signal.SIGTERM,
-        signal.SIGHUP,
-        signal.SIGQUIT,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-    }
-)
-WATCHED: Final = FORWARDED | {signal.SIGCHLD}
 ENDING: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+FORWARDED: Final = ENDING | {signal.SIGUSR1, signal.SIGUSR2}
+WATCHED: Final = FORWARDED | {signal.SIGCHLD}
 
 SI_KERNEL: Final = 0x80
 
@@ -91,10 +82,7 @@ class GroupWitness:
 
     @classmethod
     def start(cls, script_argv: Sequence[str]) -> GroupWitness:
-        """Forks the witness. The watched signals must be blocked, and no thread be running.
-
-        It is named after `script_argv`. OSError if there are no processes or descriptors left.
-        """
+        """Forks the witness, named after `script_argv`; signals are blocked, and no thread runs."""
         query_reader, query_writer = os.pipe()
         try:
             answer_reader, answer_writer = os.pipe()
@@ -110,12 +98,10 @@ class GroupWitness:
         return cls(pid, query_writer, answer_reader)
 
     def saw(self, number: int) -> bool:
-        """Returns whether the signal, just received, reached the group.
-
-        What else the group got is kept for as long as it waits for us too: it is asked about next.
-        """
+        """Returns whether the signal, just received, reached the group."""
         time.sleep(SETTLE_S)
         seen = self._kept | self.take_seen()
+        # What waits for us too is asked about next.
         self._kept = {other for other in seen if other in signal.sigpending()} - {number}
         return number in seen
 
@@ -176,9 +162,8 @@ def _keep_only(queries: int, answers: int) -> None:
 def _take_name(script_argv: Sequence[str]) -> None:
     """Names the witness after the script, so that `pkill NAME` finds either both or none of them.
 
-    As a fork of ours it would be called `trainprof run ...`: `pkill -f trainprof` would reach the
-    supervisor and the witness but not the script, which looks like a signal for the group.
-    Linux only; elsewhere it raises.
+    Else `pkill -f trainprof` would reach the supervisor and the witness but not the script, which
+    looks like a signal for the group. Linux only; elsewhere it raises.
     """
     with open("/proc/self/comm", "wb", buffering=0) as comm:
         comm.write(os.fsencode(os.path.basename(script_argv[0]))[:15])

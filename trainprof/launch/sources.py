@@ -34,15 +34,11 @@ _WRITTEN: Final = re.compile(
 
 
 def digest_of(text: bytes) -> str:
-    """Returns the first characters of the SHA-256 of what a file holds."""
     return hashlib.sha256(text).hexdigest()[:_DIGEST_CHARACTERS]
 
 
 def own_sources(script: Path) -> dict[str, str]:
-    """Returns digests of the Python files beside a script, by path from the script's directory.
-
-    The script itself is left out, as are hidden directories and virtual environments.
-    """
+    """Returns digests of the Python files beside a script, by path from the script's directory."""
     script = Path(os.path.abspath(script))
     return _digests(script.parent, _files(script.parent, _CODE), but_for=script)
 
@@ -66,8 +62,8 @@ def settings_beside(script: Path) -> dict[str, str]:
 def named_settings(words: Sequence[str]) -> dict[str, str]:
     """Returns digests of the files of settings that a command names, by the name as typed.
 
-    That is by itself, behind `--option=` or as `@file`. What stands behind an option that tells
-    where to write is left out.
+    That is by itself, behind `--option=` or as `@file`, but not behind one that tells where to
+    write.
     """
     digests: dict[str, str] = {}
     for before, word in zip(("", *words), words, strict=False):
@@ -141,7 +137,7 @@ _HAS_OR_ASKS: Final = re.compile(
 def needs_profile(script: str | None) -> bool:
     """Whether a script, or a file next to it, would end in a NameError without a `profile`.
 
-    A script that asks for one gets the truth: there is none. Judged by the text: nothing is run.
+    A script that asks for one gets the truth: there is none.
     """
     if script is None:
         return False
@@ -157,10 +153,7 @@ _VERSION: Final = re.compile(rb"^__version__\s*=\s*['\"]([^'\"]+)['\"]", re.MULT
 
 
 def installed_torch(target: Target) -> str | None:
-    """Returns torch's version as it tells it itself; None where that cannot be read.
-
-    Of a command that brings its own Python nothing is known.
-    """
+    """Returns torch's version as it tells it itself; None where that cannot be read."""
     if not target.is_ours:
         return None
     try:

@@ -38,8 +38,6 @@ class Supervisor:
     """Runs one target: `with Supervisor(target) as supervisor: spawn(...); wait()`.
 
     Inside the block the watched signals are blocked in this thread, and in threads started there.
-    Leaving it restores what was before, and lets those through that came after the script's end and
-    ask us to end.
     """
 
     def __init__(self, target: Target) -> None:
@@ -72,15 +70,9 @@ class Supervisor:
         *,
         before: tuple[str, ...] = (),
     ) -> int:
-        """Starts the script and returns its pid.
+        """Starts the script and returns its pid; ScriptNotRunnable if the system refuses.
 
-        Args:
-            environment: All of the script's environment.
-            console: A directory for its output; None: our own stdin, stdout and stderr.
-            before: A command that executes the script's, which becomes its last arguments.
-
-        Raises:
-            ScriptNotRunnable: If the system refuses.
+        `console` is a directory for its output; `before` as RunOptions has it.
         """
         executable, argv = self._target.executable, self._target.argv
         if before:
@@ -113,7 +105,7 @@ class Supervisor:
         """Waits for the script's end, passing on what was meant for it, and returns the outcome.
 
         `at_child` is called when another child of ours may have ended, `before_end` before a signal
-        is passed on that asks the script to end.
+        that asks the script to end.
         """
         while True:
             pid, status, usage = os.wait4(self._pid, os.WNOHANG)
@@ -160,10 +152,7 @@ class Supervisor:
         environment: Mapping[str, str],
         files: list[tuple[int, int, str, int, int]],
     ) -> int:
-        """Does as posix_spawn, which cannot have the script ignore a signal that we do not.
-
-        No thread of ours runs yet, so nothing is locked in the child.
-        """
+        """Does as posix_spawn, which cannot have the script ignore a signal that we do not."""
         pid = os.fork()
         if pid != 0:
             return pid
@@ -194,10 +183,6 @@ class Supervisor:
             os.kill(self._pid, received.number)
 
     def _reached_group(self, received: signals.Received) -> bool:
-        if self._witness is None:
-            return received.typed
-        if received.typed:
-            # Forgotten, or a later signal to us alone would look like one to all.
-            self._witness.saw(received.number)
-            return True
-        return self._witness.saw(received.number)
+        # Asked of a typed one too, or a later signal to us alone would look like one to all.
+        saw = self._witness is not None and self._witness.saw(received.number)
+        return saw or received.typed

@@ -14,12 +14,7 @@ from typing import ClassVar, Final
 from trainprof.record.errors import TrainprofError
 
 # ELF, Mach-O (both byte orders), fat Mach-O
-NATIVE_MAGIC: Final = (
-    b"\x7fELF",
-    b"\xcf\xfa\xed\xfe",
-    b"\xfe\xed\xfa\xcf",
-    b"\xca\xfe\xba\xbe",
-)
+NATIVE_MAGIC: Final = b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xfe\xed\xfa\xcf", b"\xca\xfe\xba\xbe"
 STANDARD_INPUT: Final = "-"
 MAIN_FILES: Final = ("__main__.py", "__main__.pyc")
 
@@ -44,8 +39,7 @@ class Target:
     """A command ready to be started.
 
     Attributes:
-        executable: File to execute.
-        argv: Its arguments, the name it is called by first.
+        argv: The arguments of the executable, the name it is called by first.
         words: The command as the user typed it: SCRIPT ARGS, or -m MODULE ARGS.
         name: Script, module or command as typed.
         stem: Short name for people: no folder, no suffix.
@@ -109,14 +103,8 @@ def _python_script(script: str, arguments: Sequence[str], interpreter: str) -> T
     # Python would take a leading dash for an option of its own.
     path = os.path.join(os.curdir, script) if script.startswith("-") else script
     stem = os.path.splitext(os.path.basename(os.path.abspath(script)))[0]
-    return Target(
-        executable=interpreter,
-        argv=(interpreter, path, *arguments),
-        words=(script, *arguments),
-        name=script,
-        stem=stem,
-        is_ours=True,
-    )
+    argv = interpreter, path, *arguments
+    return Target(interpreter, argv, (script, *arguments), script, stem, is_ours=True)
 
 
 def _program(path: str, words: Sequence[str]) -> Target:
@@ -125,11 +113,7 @@ def _program(path: str, words: Sequence[str]) -> Target:
 
 
 def _mode(script: str) -> int | None:
-    """Returns the file's mode, None where there is no file.
-
-    Raises:
-        ScriptNotRunnable: If we may not look.
-    """
+    """Returns a file's mode, None where there is none; ScriptNotRunnable if we may not look."""
     try:
         return os.stat(script).st_mode
     except PermissionError:
@@ -164,15 +148,9 @@ _STARTS_MODULES: Final = re.compile(
 )
 _LAUNCHERS: Final = frozenset(
     (
-        "torch.distributed.run",
-        "torch.distributed.launch",
-        "accelerate.commands.launch",
-        "accelerate.commands.accelerate_cli",
-        "deepspeed.launcher.launch",
-        "deepspeed.launcher.runner",
-        "torch.backends.xeon.run_cpu",
-        "coverage",
-        "debugpy",
+        *("torch.distributed.run", "torch.distributed.launch", "torch.backends.xeon.run_cpu"),
+        *("accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
+        *("deepspeed.launcher.launch", "deepspeed.launcher.runner", "coverage", "debugpy"),
     )
 )
 _FLAG: Final = "-m"
@@ -197,10 +175,10 @@ def entry_of(words: Sequence[str], *, is_script: bool) -> Entry | None:
         return None
     if is_script and words[0] != _FLAG and not _starts_modules(words[0]):
         return Entry(words[0], is_module=False)
-    return next(_found(words, may_be_module=is_script), None)
+    return next(_entries(words, may_be_module=is_script), None)
 
 
-def _found(words: Sequence[str], *, may_be_module: bool) -> Iterator[Entry]:
+def _entries(words: Sequence[str], *, may_be_module: bool) -> Iterator[Entry]:
     """Yields scripts and modules in order; options' values that are Python files among them."""
     following = [*words[1:], ""]
     for word, after in zip(words, following, strict=True):

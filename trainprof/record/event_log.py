@@ -1,8 +1,7 @@
 """The event log of one process: memory-mapped records that outlive any end of the process.
 
-A record lands in the page cache as it is written, so nothing is lost to SIGKILL or `os._exit`, and
-there is nothing to flush. Only the record in the making may be half there: its later fields are 0.
-A process that ends in order gives back what it did not write.
+A record lands in the page cache as it is written: nothing is lost to SIGKILL or `os._exit`. Only
+the one in the making may be half there: its later fields are 0.
 """
 
 from __future__ import annotations
@@ -64,19 +63,14 @@ class EventLog:
         begin_end: The process comes to its end: what is recorded of it has room in a log that had
             stopped for its size.
         trim: Gives back what is allocated and not written. Later records begin another chunk.
-        directory, role: As below.
+        directory: Absolute: the script may change its own.
+        role: "script" for the process trainprof started, "child" for its descendants.
         texts: Those that were defined, by id.
-        preamble: What `remember` keeps.
         unwritten: In a forked child: ids of its parent's texts about loaders and stacks that it has
             not referred to yet. There is one for each, and a worker needs those of one loader.
     """
 
     def __init__(self, directory: str, *, role: str) -> None:
-        """
-        Args:
-            directory: Absolute path of the run's events/; the script may change its directory.
-            role: "script" for the process trainprof started, "child" for its descendants.
-        """
         self.directory = directory
         self.role = role
         self._parent: int | None = None
@@ -134,10 +128,7 @@ class EventLog:
         self.define(topic, json.dumps(value, ensure_ascii=True, default=repr))
 
     def emit_line(self, function: int, line: int, total_ns: int, hits: int) -> None:
-        """Writes the time of a line so far: a LINE record has its number in place of the thread.
-
-        `function` is the id of a LINE_FUNCTION text; `line` is below 1 << 24.
-        """
+        """Writes the time of a line (below 1 << 24) so far, of the function of that text."""
         now = time.perf_counter_ns()
         place = (line >> 16 & 0xFF, line & 0xFFFF, function)
         with contextlib.suppress(struct.error):
@@ -148,10 +139,7 @@ class EventLog:
         self.preamble.append((kind, start_ns, end_ns, value))
 
     def reopen_in_child(self) -> None:
-        """After a fork: the child writes a log of its own, which can be read without its parent's.
-
-        It begins with the texts known so far, but for those that it may never refer to.
-        """
+        """After a fork: the child writes a log of its own, to be read without its parent's."""
         self._parent = os.getppid()
         self.role = "child"
         self.preamble.clear()
@@ -493,10 +481,7 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
 
 
 def _note_stop(path: str | None, header: bytes | None, reason: int) -> None:
-    """Writes when and why recording stopped into the header page.
-
-    `reason` is an errno, a Stop or 0; `header` is that page where it could not be written yet.
-    """
+    """Writes when and why recording stopped into the header page, after `header` if given."""
     if path is None:
         return
     try:

@@ -7,10 +7,7 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from typing import Any, Final
 
 # What we wrote ourselves stays far below; what is larger is not ours. As objects the worst that a
 # file can hold takes about thirty times its size.
@@ -22,11 +19,7 @@ _ROOM_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | _NO_LINK
 
 
 def open_run_file(path: Path) -> int:
-    """Opens a file of a run, or in one of its rooms, for reading; never one outside the run.
-
-    Raises:
-        OSError: If it cannot be opened, it or the room is a symbolic link, or it is no plain file.
-    """
+    """Opens a file of a run, or in one of its rooms; OSError if either is a link."""
     room = os.open(path.parent, _ROOM_FLAGS)
     try:
         descriptor = os.open(path.name, _FILE_FLAGS, dir_fd=room)
@@ -56,10 +49,7 @@ def read_run_json(path: Path) -> Any:
 
 
 def contents_of(path: str | Path, most_bytes: int) -> bytes | None:
-    """Returns what a file holds; None where it is no plain file, or a larger one.
-
-    To read from a pipe would take the script away from Python, to open it might wait.
-    """
+    """Returns what a file holds; None where it is no plain file, or a larger one."""
     descriptor = None
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

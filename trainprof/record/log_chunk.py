@@ -27,11 +27,7 @@ class Chunk:
     """One mapped stretch of the log file, and the descriptor that Python's mmap keeps for it."""
 
     def __init__(self, path: str, offset: int, size: int) -> None:
-        """Maps `size` bytes at `offset`, both whole pages; at 0 it makes a new file.
-
-        Raises:
-            OSError: If there is no room for it.
-        """
+        """Maps `size` bytes at `offset`, both whole pages; at 0 it makes a new file."""
         self.offset, self.size = offset, size
         flags = os.O_RDWR | os.O_CLOEXEC | _NO_LINK
         if offset == 0:
@@ -63,10 +59,7 @@ class Chunk:
         return (status.st_dev, status.st_ino) == self._file
 
     def is_cut(self, path: str, used: int) -> bool:
-        """Gives back the pages behind the first `used` bytes of the log's last chunk, if it can.
-
-        Whoever reads or writes them in a mapping is killed from then on.
-        """
+        """Gives back the pages behind the first `used` bytes of the log's last chunk, if it can."""
         kept = -(-used // _PAGE_BYTES) * _PAGE_BYTES
         if kept >= self.size:
             return False
@@ -93,11 +86,7 @@ def next_chunk_bytes(written: int, *, is_script: bool) -> int:
 
 
 def check_room(directory: str, written: int) -> None:
-    """Refuses to let a log of `written` bytes grow further.
-
-    Raises:
-        OSError: Of a `Stop`, or if the file system cannot be asked.
-    """
+    """Raises OSError of a `Stop` where a log of `written` bytes may not grow further."""
     if written >= MAX_WRITTEN_BYTES:
         raise OSError(Stop.LARGE, "the log is large enough")
     if written < SMALL_LOG_BYTES:
@@ -110,11 +99,7 @@ def check_room(directory: str, written: int) -> None:
 
 
 def allocate(descriptor: int, offset: int, size: int) -> None:
-    """Gets room on the disk: who writes to a mapping without any is killed.
-
-    Raises:
-        OSError: If there is none.
-    """
+    """Gets room on the disk, or OSError: who writes to a mapping without any is killed."""
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(descriptor, offset, size)

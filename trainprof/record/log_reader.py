@@ -53,12 +53,10 @@ class EventLogFile:
 
     Attributes:
         header: {pid, ppid, role, forked_from, perf_ns, time_ns, ...}; {} where the header is cut.
-        body: The records' bytes, a whole number of records; holes included, but for empty pages
-            at the end of the log.
-        cut_bytes: Bytes at the end that are no whole record.
-        unread_bytes: Bytes beyond MAX_LOG_BYTES: not mapped.
-        stopped_ns: When recording stopped early (perf_counter_ns), or None.
-        stopped_errno: Why.
+        body: Whole records; holes included, but for empty pages at the end of the log.
+        cut_bytes: At the end, that are no whole record.
+        stopped_ns, stopped_errno: When recording stopped early (perf_counter_ns), and why.
+        unread_bytes: Beyond MAX_LOG_BYTES.
     """
 
     path: Path
@@ -70,7 +68,6 @@ class EventLogFile:
     unread_bytes: int = 0
 
     def kinds(self) -> set[int]:
-        """Returns the kinds of its records."""
         return set(bytes(self.body[::RECORD_BYTES]))
 
 
@@ -85,12 +82,7 @@ def log_paths(events: Path) -> list[Path]:
 
 
 def read_log(path: Path) -> EventLogFile:
-    """Maps a log for reading.
-
-    Raises:
-        EmptyLog: If nothing but zeros is there.
-        UnreadableLog: If it is not a log, of a newer schema, or cannot be opened.
-    """
+    """Maps a log for reading; UnreadableLog if it is none, newer, or cannot be opened."""
     try:
         descriptor = open_run_file(path)
     except OSError as error:
@@ -134,10 +126,7 @@ def read_log(path: Path) -> EventLogFile:
 
 
 def _data_end(descriptor: int, size: int) -> int:
-    """Returns the size of a log, of a very large one without a hole at its end.
-
-    A size costs nothing to claim, and reading a hole takes as long as reading data.
-    """
+    """Returns the size of a log, of a very large one without a hole at its end."""
     end = 0
     if size > _LARGE_BYTES and hasattr(os, "SEEK_DATA"):
         try:

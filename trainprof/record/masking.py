@@ -110,8 +110,7 @@ _LEAST_KNOWN: Final = 6
 def masked_argv(argv: Sequence[str]) -> list[str]:
     """Returns `argv` with values masked that look secret, or whose option's name does.
 
-    A switch stays, and so does a number of few digits unless it may be a password: they are no
-    secrets, and runs that differ by them are not alike.
+    Switches stay, and numbers of few digits: runs that differ by them are not alike.
     """
     masked = []
     option = None
@@ -130,8 +129,8 @@ def masked_argv(argv: Sequence[str]) -> list[str]:
 def secret_values(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """Returns what a command and its environment hand down under names of secrets, longest first.
 
-    Where other texts have it, it is a secret there, too. Those that may be plain words are left
-    out: short ones, and those without a digit whose name may be a column's or a file's.
+    Without what may be plain words: short ones, and those without a digit whose name may be a
+    column's or a file's.
     """
     named = [
         *zip(("", *argv), argv, strict=False),
@@ -172,7 +171,7 @@ def masked_text(text: str, known: Sequence[str] = ()) -> str:
 
 
 def masked_json(value: Any) -> Any:
-    """Returns a JSON value with all its texts masked, names of things included."""
+    """Returns a JSON value with all its texts masked, names included."""
     if isinstance(value, str):
         return masked_text(value)
     if isinstance(value, Mapping):

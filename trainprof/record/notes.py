@@ -30,12 +30,7 @@ AnyNote = TypeVar("AnyNote", bound=Note)
 
 
 def record_of(notes: Note | Sequence[Note], key: str | None = None) -> dict[str, object]:
-    """Returns a note, or several of one kind, as JSON under their key.
-
-    Args:
-        notes: To be written.
-        key: Of several: that of their kind, as there may be none.
-    """
+    """Returns a note, or several of one kind, as JSON under their key; several may be none."""
     if isinstance(notes, Note):
         return {notes.KEY: dataclasses.asdict(notes)}
     return {key or notes[0].KEY: [dataclasses.asdict(note) for note in notes]}

@@ -53,12 +53,10 @@ class RunDirectory:
 
     @property
     def trials(self) -> Path:
-        """Run directories of the trials of a `tune` run."""
         return self.path / "trials"
 
     @property
     def console(self) -> Path:
-        """What the script of a trial wrote: stdout and stderr."""
         return self.path / "console"
 
     @property
@@ -67,16 +65,11 @@ class RunDirectory:
 
     @property
     def sources(self) -> Path:
-        """Files whose lines were timed, as they ran; made by the process that times the first."""
+        """Files whose lines were timed, as they ran."""
         return self.path / SOURCES
 
     def create(self) -> None:
-        """Makes the directory and its rooms, 0700; an empty one is accepted.
-
-        Raises:
-            FileExistsError: If it is not an empty directory, or is a symbolic link.
-            OSError: If it cannot be made.
-        """
+        """Makes the directory and its rooms, 0700; FileExistsError if it is not an empty one."""
         if self.path.is_symlink():
             raise FileExistsError(f"{self.path} is a symbolic link")
         self.path.parent.mkdir(parents=True, exist_ok=True)

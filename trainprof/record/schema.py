@@ -59,9 +59,8 @@ class Kind(IntEnum):
     # bookkeeping
     TEXT = 1
     CLOCK = 2  # start = perf_counter_ns, end = time_ns, read together
-    THREAD = (
-        3  # thread = number used in later records, site = 1 for the main thread, value = native id
-    )
+    # thread = number used in later records, site = 1 for the main thread, value = native id
+    THREAD = 3
     TORCH_IMPORT = 4  # start, end: torch's own import
     # --max-steps (value 1), --max-time (2) or a trial that has enough (3) ended the run at `start`
     LIMIT = 5
@@ -149,25 +148,10 @@ class Kind(IntEnum):
 
 # In the order of their numbers: new ones come last.
 COLLECTIVES: Final = (
-    "all_reduce",
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_gather_object",
-    "barrier",
-    "monitored_barrier",
-    "broadcast",
-    "broadcast_object_list",
-    "gather",
-    "gather_object",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "scatter",
-    "scatter_object_list",
-    "all_to_all",
-    "all_to_all_single",
-    "send",
-    "recv",
+    *("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object"),
+    *("barrier", "monitored_barrier", "broadcast", "broadcast_object_list"),
+    *("gather", "gather_object", "reduce", "reduce_scatter", "reduce_scatter_tensor"),
+    *("scatter", "scatter_object_list", "all_to_all", "all_to_all_single", "send", "recv"),
     "wait",  # for one that was begun beforehand
 )
 # A FETCH record's value: samples below this bit, the ns of the collate that ended it above.

@@ -19,8 +19,7 @@ class _Turns:
     """Optimizers each of which stepped again after another of them began, or a single one.
 
     Attributes:
-        updates: Updates by optimizer.
-        outside: Those of them that are not in blocks.
+        updates, outside: Updates by optimizer, and those of them that are not in blocks.
         in_blocks: Updates in blocks, of all.
         busiest: The optimizer with most updates; of equal ones the one that made the last.
     """
@@ -80,7 +79,6 @@ class StepCount:
 
     @property
     def steps(self) -> int:
-        """How many there are."""
         turns = self._turns
         return 0 if turns is None else max(1, self._earlier_steps + turns.steps())
 
@@ -94,10 +92,7 @@ class StepCount:
         turns.add(optimizer, on_end)
 
     def begins_step(self, optimizer: int) -> bool:
-        """Whether an update of this optimizer would be one of the next step.
-
-        False for one that others may wait for, to end the step under way.
-        """
+        """Whether an update of this optimizer would be one of the next step."""
         turns = self._turns
         if optimizer == self._last or turns is None:
             return True

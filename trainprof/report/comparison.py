@@ -1,21 +1,14 @@
-"""Comparisons as a page, Markdown and JSON: the answer, what changed, both sides' figures."""
+"""Comparisons as a page, Markdown and plain values: the answer, what changed, the figures."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from dataclasses import asdict, replace
+from typing import Any, Final, NamedTuple
 
 from rich.text import Text
 
-from trainprof.analysis.statistics.speedup import (
-    FASTER,
-    NO_VISIBLE_DIFFERENCE,
-    SLOWER,
-    UNKNOWN,
-    SpeedUp,
-)
+from trainprof.analysis.summary.tune import FASTER, SLOWER, UNKNOWN
 from trainprof.compare.comparability import REMARK, SCRIPT_TEXT, SETTING, UNFINISHED, UNLIKE
 from trainprof.compare.compared_run import ComparedRun
 from trainprof.compare.comparison import (
@@ -29,15 +22,13 @@ from trainprof.compare.comparison import (
     longer,
     noise_of,
 )
-from trainprof.report.markdown import escaped, table
-from trainprof.report.text.layout import Column, Page, written
+from trainprof.report.markdown import escaped, joined, table
+from trainprof.report.text.layout import BLANK, Column, Page
 from trainprof.report.text.ledger import label_of
 from trainprof.report.text.safe_text import clip_end, with_safe_text
 from trainprof.report.text.units import byte_count, counted, percent, seconds, three_digits
+from trainprof.report.tune import REMARK_CELLS, VERDICT_WORDS
 
-_WORDS: Final = {FASTER: "faster", SLOWER: "slower", NO_VISIBLE_DIFFERENCE: "chance", UNKNOWN: ""}
-# Somebody's arguments may be long; the JSON has them whole.
-_REMARK_CELLS: Final = 300
 _FOLD_BELOW_SHARE: Final = 0.02
 # Ten times as much and more: nobody wants the digits.
 _TOO_WIDE: Final = 9.995
@@ -61,13 +52,11 @@ _WRITERS: Final[dict[str, Callable[[float], str]]] = {
 }
 _STYLES: Final = {FASTER: "bold green", SLOWER: "bold red"}
 _GATE_STYLES: Final = {PASSED: "bold", TRIPPED: "bold red", NOT_JUDGED: "bold yellow"}
-_BLANK: Final = (Text(),)
 _TITLES: Final = ("", "BASE", "OTHER", "change", "95 % sure", "")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table; `verdict` is a key of _WORDS."""
+class Row(NamedTuple):
+    """One line of the table; `verdict` is a key of VERDICT_WORDS."""
 
     label: str
     base: str
@@ -137,10 +126,8 @@ def rows(comparison: Comparison, *, verbose: bool) -> list[Row]:
     shown = [_row(part) for part in parts if _larger(part) >= least_s]
     small = [part for part in parts if _larger(part) < least_s]
     if small:
-        base, other = (
-            sum(part.base or 0.0 for part in small),
-            sum(part.other or 0.0 for part in small),
-        )
+        base = sum(part.base or 0.0 for part in small)
+        other = sum(part.other or 0.0 for part in small)
         change = _change(other / base - 1 if base else None)
         label = f"  rest ({len(small)} smaller)"
         shown.append(Row(label, seconds(base), seconds(other), change, "", UNKNOWN))
@@ -180,20 +167,12 @@ def _share(share: float) -> str:
     return "0" if not digits.strip("+-0.") else digits
 
 
-def render_page(
-    comparisons: Sequence[Comparison],
-    *,
-    width: int,
-    color: bool,
-    unicode: bool = True,
-    verbose: bool = False,
-) -> str:
-    """Returns one page for each comparison, as `page.render` does; `verbose`: every figure."""
-    page = Page(width=width, unicode=unicode, verbose=verbose)
+def render_page(comparisons: Sequence[Comparison], page: Page) -> str:
+    """Returns one page for each comparison, as `page.render` does; verbose: every figure."""
     lines: list[Text] = []
     for comparison in comparisons:
-        lines += [*(_BLANK if lines else ()), *_page(_safe(comparison), page)]
-    return written(lines, page, color=color)
+        lines += [*(BLANK if lines else ()), *_page(_safe(comparison), page)]
+    return page.written(lines)
 
 
 def _safe(comparison: Comparison) -> Comparison:
@@ -206,8 +185,7 @@ def _safe(comparison: Comparison) -> Comparison:
 
 def _page(comparison: Comparison, page: Page) -> list[Text]:
     lines = page.labelled("BASE", [side(comparison.base)])
-    lines += page.labelled("OTHER", [side(comparison.other)])
-    lines += _BLANK
+    lines += [*page.labelled("OTHER", [side(comparison.other)]), *BLANK]
     if (unlike := warning(comparison)) is not None:
         lines += page.paragraph(unlike, style="bold yellow")
     lines += page.paragraph(headline(comparison), style=_STYLES.get(comparison.verdict, "bold"))
@@ -215,60 +193,42 @@ def _page(comparison: Comparison, page: Page) -> list[Text]:
         style = _GATE_STYLES[comparison.gate.outcome]
         lines += page.paragraph(gate_line(comparison.gate), style=style)
     listed = remarks(comparison)
-    lines += _BLANK if listed else ()
+    lines += BLANK if listed else ()
     for label, sentence in listed:
-        lines += page.labelled(label, page.shortened(sentence, _REMARK_CELLS).split(", "))
-    return [*lines, *_BLANK, *_table(comparison, page)]
-
-
-def _table(comparison: Comparison, page: Page) -> list[Text]:
+        lines += page.labelled(label, page.shortened(sentence, REMARK_CELLS).split(", "))
     shown = rows(comparison, verbose=page.verbose)
-    words = [_WORDS[row.verdict] for row in shown]
-    lines = page.table(
-        [
-            Column("", [row.label for row in shown], is_number=False, gives_way=True),
-            Column("BASE", [row.base for row in shown]),
-            Column("OTHER", [row.other for row in shown]),
-            Column("change", [row.change for row in shown]),
-            Column("95 % sure", [row.interval for row in shown], dropped=2),
-            Column("", words, is_number=False, dropped=1),
-        ]
-    )
-    for line, row, word in zip(lines[1:], shown, words, strict=True):
-        if row.verdict in _STYLES and line.plain.endswith(word):
-            line.stylize(_STYLES[row.verdict].split()[-1], len(line.plain) - len(word))
-    return lines
+    labels, *figures, verdicts = map(list, zip(*shown, strict=True))
+    columns = [Column("", labels, is_number=False, gives_way=True)]
+    columns += map(Column, _TITLES[1:4], figures)
+    columns.append(Column(_TITLES[4], figures[-1], dropped=2))
+    words = [VERDICT_WORDS[verdict] for verdict in verdicts]
+    columns.append(Column("", words, is_number=False, dropped=1))
+    styles = [_STYLES.get(row.verdict, "").removeprefix("bold ") for row in shown]
+    return [*lines, *BLANK, *page.table(columns, styles)]
 
 
 def render_markdown(comparisons: Sequence[Comparison], *, verbose: bool = False) -> str:
     """Returns the comparisons as GitHub-flavoured Markdown, ended by a newline."""
-    return "\n\n---\n\n".join(_comment(x, verbose=verbose) for x in comparisons) + "\n"
+    return "\n---\n\n".join(_comment(x, verbose=verbose) for x in comparisons)
 
 
 def _comment(comparison: Comparison, *, verbose: bool) -> str:
     gate = None if comparison.gate is None else gate_line(comparison.gate)
     sentences = (warning(comparison), headline(comparison), gate)
     cells = [
-        (*(row.label.strip(), row.base, row.other, row.change, row.interval), _WORDS[row.verdict])
+        (row.label.strip(), *row[1:-1], VERDICT_WORDS[row.verdict])
         for row in rows(comparison, verbose=verbose)
     ]
     blocks = [
         *(f"**{escaped(sentence)}**" for sentence in sentences if sentence),
         f"BASE {escaped(side(comparison.base))}, OTHER {escaped(side(comparison.other))}",
         "\n".join(
-            f"- {escaped(clip_end(f'{label}: {sentence}', _REMARK_CELLS))}"
+            f"- {escaped(clip_end(f'{label}: {sentence}', REMARK_CELLS))}"
             for label, sentence in remarks(comparison)
         ),
         table(_TITLES, [list(map(escaped, row)) for row in cells]),
     ]
-    return "\n\n".join(block for block in blocks if block)
-
-
-def render_json(comparisons: Sequence[Comparison]) -> str:
-    """Returns strict JSON in ASCII: an object, or of several OTHERs an array in their order."""
-    plain = [to_jsonable(comparison) for comparison in comparisons]
-    value = plain[0] if len(plain) == 1 else plain
-    return json.dumps(value, allow_nan=False, ensure_ascii=True, indent=1) + "\n"
+    return joined(blocks)
 
 
 def to_jsonable(comparison: Comparison) -> dict[str, Any]:
@@ -285,16 +245,16 @@ def to_jsonable(comparison: Comparison) -> dict[str, Any]:
         ],
         "verdict": comparison.verdict,
         "measured_by": comparison.measured_by,
-        "speedup": _speedup(comparison.speedup),
-        "speedup_with_starts": with_starts and _speedup(with_starts),
+        "speedup": _bounds(comparison.speedup),
+        "speedup_with_starts": with_starts and _bounds(with_starts),
         "why_unknown": comparison.answer.why_unknown,
         "gate": gate and {"limit": gate.limit, "outcome": gate.outcome, "why": gate.why},
         "metrics": [asdict(metric) for metric in comparison.metrics],
     }
 
 
-def _speedup(speedup: SpeedUp) -> dict[str, float | None]:
-    return {"low": speedup.low, "mid": speedup.mid, "high": speedup.high}
+def _bounds(speedup: object) -> dict[str, float | None]:
+    return {bound: getattr(speedup, bound) for bound in ("low", "mid", "high")}
 
 
 def _side(runs: Sequence[ComparedRun]) -> dict[str, Any]:

@@ -1,7 +1,9 @@
-"""Line times on a terminal: hot lines marked, cold ones folded, and notes on them."""
+"""Line times: a page with hot lines marked and cold ones folded, and kernprof's table."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
@@ -17,20 +19,18 @@ from trainprof.analysis.lines.times import (
     block,
     of_process,
 )
-from trainprof.analysis.run.process_name import ProcessName
 from trainprof.analysis.summary.code import LineCost
-from trainprof.report.kernprof_table import line_cells
-from trainprof.report.text.layout import Column, Page, written
+from trainprof.report.text.layout import BLANK, Column, Page
 from trainprof.report.text.safe_text import clip_end, one_line
 from trainprof.report.text.units import NOT_MEASURED, count, counted, percent, seconds
 
-HOT_SHARE: Final = 0.2
-WARM_SHARE: Final = 0.05
-COLD_SHARE: Final = 0.01
-# N cold lines in a row are folded: fewer are as quickly read as the line that says so.
-FOLDED_AT_LEAST: Final = 4
-# From N functions on, a table of them comes first.
-OVERVIEW_FROM: Final = 3
+_HOT_SHARE: Final = 0.2
+_WARM_SHARE: Final = 0.05
+_COLD_SHARE: Final = 0.01
+# So many cold lines in a row are folded: fewer are as quickly read as the line that says so.
+_FOLDED_AT_LEAST: Final = 4
+# From so many functions on, a table of them comes first.
+_OVERVIEW_FROM: Final = 3
 _TITLES: Final = ("Line", "Hits", "Time", "Per hit", "% time")
 _EMPTY: Final = ("", "", "", "")
 _GAP: Final = "  "
@@ -38,9 +38,21 @@ _GAP: Final = "  "
 _CODE_CELLS: Final = 30
 _TAB_CELLS: Final = 4
 _WIDEST_NAME: Final = 40
-_BLANK: Final = (Text(),)
-
 _WHY: Final = {"profile": "under @profile", "-f": "named by -f"}
+# kernprof's table: the unit that it is in, and the columns of line_profiler 5's
+# rc/line_profiler.toml, which grow with what stands in them.
+_KERNPROF_UNIT_S: Final = 1e-6
+_TABLE_TITLES: Final = ("Line #", "Hits", "Time", "Per Hit", "% Time", "Line Contents")
+_LINE_CELLS: Final = 6
+_CELLS: Final = (9, 12, 8, 8)
+# Without their text the lines between two timed ones are empty, and a damaged log may name any.
+_MAX_EMPTY_LINES: Final = 10_000
+_LOST: Final = """
+Could not find file {}
+Are you sure you are running this program from the same directory
+that you ran the profiler from?
+Continuing without the function's contents."""
+_Cells = tuple[str, str, str, str]
 _UNITS: Final = {1.0: "s", 1e-3: "ms", 1e-6: "µs", 1e-9: "ns"}
 
 
@@ -48,49 +60,39 @@ def render(
     profile: LineProfile,
     page: Page,
     *,
-    color: bool,
     unit_s: float | None = None,
     skip_zero: bool = False,
     per_process: bool = False,
     closing: Sequence[str] = (),
 ) -> str:
-    """Returns the functions in their order, then notes on all of them, as `page.render` does.
+    """Returns the functions in their order, then notes on all of them; verbose: nothing is folded.
 
-    Args:
-        page: Where it is written; `verbose`: nothing is folded.
-        skip_zero: Functions that were not reached are left out.
-        unit_s: Unit of the times, in seconds; None: each its own.
-        per_process: Each process by itself, not added up.
-        closing: Words and a command to copy behind the notes, or nothing.
+    `unit_s`: of the times, None: each its own; `closing`: words and a command behind the notes.
     """
     lines: list[Text] = []
     shown = [function for function in profile.functions if function.rows or not skip_zero]
     if per_process:
         for process in profile.processes():
-            lines += [page.text(f"== {process.label} ==", "bold"), *_BLANK]
+            lines += [page.text(f"== {process.label} ==", "bold"), *BLANK]
             lines += _functions(of_process(profile, process).functions, profile, page, unit_s)
         shown = [function for function in shown if not function.rows]
-    elif len(shown) >= OVERVIEW_FROM:
-        lines += [*_overview(shown, profile, page), *_BLANK]
+    elif len(shown) >= _OVERVIEW_FROM:
+        lines += [*_overview(shown, profile, page), *BLANK]
     lines += _functions(shown, profile, page, unit_s)
     for note in line_notes(profile, is_merged=not per_process):
         lines += page.paragraph(note)
     if closing:
         lines += page.command("Saved", *closing)
-    return written(lines, page, color=color)
+    return page.written(lines)
 
 
 def _functions(
     functions: Sequence[FunctionTimes], profile: LineProfile, page: Page, unit_s: float | None
 ) -> list[Text]:
     """Returns each function's lines; those that took next to nothing in one sentence."""
-    least = COLD_SHARE * max((function.time for function in functions), default=0)
-    minor = [
-        function
-        for function in functions
-        if function.rows and function.time < least and not page.verbose
-    ]
-    minor = minor if len(minor) > 1 else []
+    least = _COLD_SHARE * max((function.time for function in functions), default=0)
+    minor = [function for function in functions if function.rows and function.time < least]
+    minor = minor if len(minor) > 1 and not page.verbose else []
     lines: list[Text] = []
     for function in functions:
         if function in minor:
@@ -105,30 +107,24 @@ def _functions(
         lost = "the text of its lines is lost" if function.rows and not function.source else ""
         fragments = (spent, _why(function), lost)
         lines += page.paragraph(", ".join(filter(None, fragments)), indent=2)
-        lines += [*(_listing(function, page, unit_s) if function.rows else ()), *_BLANK]
+        lines += [*(_listing(function, page, unit_s) if function.rows else ()), *BLANK]
     if minor:
         names = ", ".join(page.shortened(function.name, _WIDEST_NAME) for function in minor)
-        under = f"Less than {percent(COLD_SHARE)} of the longest's time"
-        lines += [*page.paragraph(f"{under}, shown by --verbose: {names}"), *_BLANK]
+        under = f"Less than {percent(_COLD_SHARE)} of the longest's time"
+        lines += [*page.paragraph(f"{under}, shown by --verbose: {names}"), *BLANK]
     return lines
 
 
 def _overview(functions: Sequence[FunctionTimes], profile: LineProfile, page: Page) -> list[Text]:
     ranked = sorted(functions, key=lambda function: -function.time)
+    sites = [profile.site(function) for function in ranked]
     return page.table(
         [
             Column("Function", [function.name for function in ranked], is_number=False),
-            Column(
-                "at",
-                [profile.site(function) for function in ranked],
-                is_number=False,
-                gives_way=True,
-            ),
-            Column(
-                "chosen as", [_why(function) for function in ranked], is_number=False, dropped=1
-            ),
+            Column("at", sites, is_number=False, gives_way=True),
+            Column("chosen as", [*map(_why, ranked)], is_number=False, dropped=1),
             Column("time", [seconds(function.time * NS_S) for function in ranked]),
-            Column("in", [_where(function) for function in ranked], is_number=False, dropped=2),
+            Column("in", [*map(_where, ranked)], is_number=False, dropped=2),
         ]
     )
 
@@ -171,8 +167,8 @@ def _listing(function: FunctionTimes, page: Page, unit_s: float | None) -> list[
             lines.append(line(blank, f"… {count(len(part))} lines{of_time}", "dim"))
             continue
         for at in part:
-            is_hot = shares[at] >= HOT_SHARE
-            style = "bold red" if is_hot else "yellow" if shares[at] >= WARM_SHARE else ""
+            is_hot = shares[at] >= _HOT_SHARE
+            style = "bold red" if is_hot else "yellow" if shares[at] >= _WARM_SHARE else ""
             style = style if numbers[at] in cells else "dim"
             lines.append(line(rows[at], codes[at], style, ">" if is_hot else " "))
     return lines
@@ -186,7 +182,7 @@ def _dedented(text: Sequence[str]) -> list[str]:
 
 def _cells(function: FunctionTimes, unit_s: float | None) -> dict[int, tuple[str, ...]]:
     if unit_s is not None:
-        cells = line_cells(function, unit_s)
+        cells = _line_cells(function, unit_s)
         return {line: tuple(cell.strip() for cell in row) for line, row in cells.items()}
     total = function.time
     return {
@@ -205,14 +201,14 @@ def _folds(shares: Sequence[float], codes: Sequence[str]) -> list[bool]:
     opening = next((at for at, code in enumerate(codes) if not code.startswith("@")), len(codes))
     is_cold = [
         at > opening
-        and share < COLD_SHARE
-        and max(shares[at - 1], *shares[at + 1 : at + 2], 0.0) < WARM_SHARE
+        and share < _COLD_SHARE
+        and max(shares[at - 1], *shares[at + 1 : at + 2], 0.0) < _WARM_SHARE
         for at, share in enumerate(shares)
     ]
     folds: list[bool] = []
     for cold, group in groupby(is_cold):
         length = len(list(group))
-        folds += [cold and length >= FOLDED_AT_LEAST] * length
+        folds += [cold and length >= _FOLDED_AT_LEAST] * length
     return folds
 
 
@@ -223,13 +219,13 @@ def _why(function: FunctionTimes) -> str:
 
 
 def _where(function: FunctionTimes) -> str:
-    return processes_in_words([name for name, _ in function.by_process])
+    return processes_in_words([process.label for process, _ in function.by_process])
 
 
 def line_notes(profile: LineProfile, *, is_merged: bool = True) -> list[str]:
     """Returns a sentence each; `is_merged`: times of all processes were added up."""
     notes: list[str] = []
-    processes = profile.processes()
+    processes = [process.label for process in profile.processes()]
     if not profile.functions:
         notes.append("No function's lines were timed.")
     if is_merged and len(processes) > 1:
@@ -248,15 +244,13 @@ def line_notes(profile: LineProfile, *, is_merged: bool = True) -> list[str]:
         notes.append(f"{files} {verb} changed since the run: the lines are shown as they ran.")
     cost = profile.cost
     if cost is not None:
-        more = ""
-        if cost.traces_callees:
-            more = (
-                "Python code that timed lines call (a library's, say) is slowed as well, before "
-                "Python 3.12, by an unknown time. "
-            )
+        callees = (
+            "Python code that timed lines call (a library's, say) is slowed as well, before Python "
+            "3.12, by an unknown time. "
+        )
         notes.append(
-            f"Timing cost {_overhead(cost)}. {more}It slows some parts of the script more than "
-            "others: for a verdict use trainprof run."
+            f"Timing cost {_overhead(cost)}. {callees if cost.traces_callees else ''}It slows some "
+            "parts of the script more than others: for a verdict use trainprof run."
         )
     return [*notes, *(f"Missing: {sentence}." for sentence in profile.damage)]
 
@@ -276,22 +270,18 @@ def cost_in_short(cost: LineCost) -> list[str]:
     return [f"{timed[0]} timed in {timed[1]}", f"timing cost {_overhead(cost)}"]
 
 
-def processes_in_words(processes: Sequence[ProcessName]) -> str:
-    """Returns "main, 4 workers"; one alone by its name."""
-    if len(processes) == 1:
-        return processes[0].label
-    mains = [name for name in processes if name == ProcessName()]
-    leading = [name for name in processes if name == ProcessName(name.rank)]
-    ranks = [name for name in leading if name.rank is not None]
-    workers = [name for name in processes if name.worker is not None]
-    others = len(processes) - len(mains) - len(ranks) - len(workers)
-    fragments = [
-        "main" if mains else "",
-        counted(len(ranks), "rank") if ranks else "",
-        counted(len(workers), "worker") if workers else "",
-        counted(others, "other process", "other processes") if others else "",
-    ]
-    return ", ".join(part for part in fragments if part)
+def processes_in_words(labels: Sequence[str]) -> str:
+    """Returns "main, 4 workers"; one alone by its label, which ends in a kind and a number."""
+    if len(labels) == 1:
+        return labels[0]
+    kinds = Counter(label.split()[-2:][0] for label in labels)
+    words = {
+        "main": "main",
+        "rank": counted(kinds["rank"], "rank"),
+        "worker": counted(kinds["worker"], "worker"),
+        "process": counted(kinds["process"], "other process", "other processes"),
+    }
+    return ", ".join(text for kind, text in words.items() if kinds[kind])
 
 
 def _overhead(cost: LineCost) -> str:
@@ -301,3 +291,72 @@ def _overhead(cost: LineCost) -> str:
     ns = cost.overhead_ns
     each = f"{ns:.0f} ns" if ns < 1000 else seconds(ns * 1e-9)
     return f"about {each} a timed line, {times}: about {seconds(cost.added_s)} in all"
+
+
+def kernprof_table(
+    profile: LineProfile, *, unit_s: float | None = None, skip_zero: bool = False
+) -> str:
+    """Returns the tables of all functions as kernprof prints them, byte for byte.
+
+    Other programs read them. `skip_zero` leaves out functions that were never reached.
+
+    Source: show_text and show_func of line_profiler 5.1.0.
+    """
+    unit_s = _KERNPROF_UNIT_S if unit_s is None else unit_s
+    shown = (function for function in profile.functions if function.rows or not skip_zero)
+    tables = [_table(function, unit_s) for function in shown]
+    return "".join([f"Timer unit: {unit_s:g} s\n\n", *tables])
+
+
+def _table(function: FunctionTimes, unit_s: float) -> str:
+    text = block(function)
+    if text is None:
+        lines = _LOST.format(_plain(function.file)).split("\n")
+        first = min([function.line, *(row.line for row in function.rows)])
+        last = max([first, *(row.line for row in function.rows)])
+        numbers = [row.line for row in function.rows]
+        if last - first < _MAX_EMPTY_LINES:
+            numbers = list(range(function.line, function.line + last - first + 1))
+        numbered = [(number, "") for number in numbers]
+    else:
+        file, name = _plain(function.file), _plain(function.name)
+        lines = [f"File: {file}", f"Function: {name} at line {function.line}"]
+        numbered = list(enumerate(text, start=function.line))
+    cells = _line_cells(function, unit_s)
+    widths = [
+        max([least, *(len(row[at]) for row in cells.values())]) for at, least in enumerate(_CELLS)
+    ]
+    template = " ".join(f"%{width}s" for width in (_LINE_CELLS, *widths)) + "  %-s"
+    header = template % _TABLE_TITLES
+    rows = (
+        template % (number, *cells.get(number, _EMPTY), _plain(line.rstrip("\n").rstrip("\r")))
+        for number, line in numbered
+    )
+    total = f"Total time: {function.time * NS_S:g} s"
+    return "\n".join([total, *lines, "", header, "=" * len(header), *rows, "\n"])
+
+
+def _line_cells(function: FunctionTimes, unit_s: float) -> dict[int, _Cells]:
+    """Returns hits, time, time per hit and percent of each line, as kernprof writes them."""
+    total, scale = function.time, NS_S / unit_s
+    return {
+        line: (
+            _short("%d", "%g", hits, _CELLS[0]),
+            _short("%5.1f", "%5.3g", time * scale, _CELLS[1]),
+            _short("%5.1f", "%5.3g", float(time) * scale / hits, _CELLS[2]),
+            "" if total == 0 else "%5.1f" % (100 * time / total),
+        )
+        for line, hits, time in function.rows
+    }
+
+
+def _plain(text: str) -> str:
+    """Returns `text` without what acts on a terminal; tabs and form feeds stay as they are."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(x if x in ("\t", "\f") else one_line(x) for x in re.split("([\t\f])", text))
+
+
+def _short(form: str, scientific: str, value: float, cells: int) -> str:
+    text = form % value
+    return text if len(text) <= cells else scientific % value

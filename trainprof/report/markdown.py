@@ -8,12 +8,15 @@ from typing import Final
 from trainprof.analysis.summary.finding import Finding
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.report.page.device import idle_columns, idle_table
+from trainprof.report.page.device import idle_columns
 from trainprof.report.page.findings import (
     FINDINGS_SHOWN,
     beside_findings,
     next_commands,
     nothing_words,
+    speedup_words,
+    together_words,
+    whole_of,
 )
 from trainprof.report.page.gpu import energy_words, gpu_columns, is_hidden
 from trainprof.report.page.memory import memory_sentences, ran_out
@@ -33,33 +36,30 @@ from trainprof.report.text.ending import (
     progress,
     standstill,
 )
-from trainprof.report.text.gain_words import speedup_words, together_words, whole_of
 from trainprof.report.text.layout import Column, Page
 from trainprof.report.text.ledger import ledger_table
-from trainprof.report.text.loader_tables import (
-    LEGEND,
-    batch_groups,
-    distributions,
-    facts,
-    making,
-    slow_sample_columns,
-    totals,
-    worker_columns,
-)
 from trainprof.report.text.loader_words import (
+    LEGEND,
     UNKNOWN_LIMIT,
+    batch_groups,
+    configuration,
+    distributions,
     faults,
     limit_words,
     makers,
+    making,
     needs_words,
+    slow_sample_columns,
+    totals,
     warnings,
+    worker_columns,
 )
 from trainprof.report.text.safe_text import one_line, with_safe_text
 from trainprof.report.text.units import NOT_MEASURED, count, counted, percent, seconds, share_of
 
-LOADERS_SHOWN: Final = 5
+_LOADERS_SHOWN: Final = 5
 # Sentences that a page shares with the comment, which the browser breaks into lines.
-_PAGE: Final = Page(width=80, unicode=True, verbose=False)
+_PAGE: Final = Page()
 # Who reads a comment did not give the command that made it.
 _MORE: Final = "trainprof report RUN --verbose"
 
@@ -87,7 +87,7 @@ def render(summary: RunSummary) -> str:
         price_of_measuring(summary) or "",
         _ending(summary),
         _standstill(summary),
-        _idle(summary),
+        _columns(idle_columns(summary)),
         _findings(summary),
         _ledger(summary),
         _steps(summary),
@@ -100,17 +100,10 @@ def render(summary: RunSummary) -> str:
 
 
 def _shared(summary: RunSummary) -> str:
-    memory = (
-        ", ".join(part for part in fragments if part) for fragments in memory_sentences(summary)
-    )
-    sentences = (
-        *map(unshared, summary.unshared),
-        *memory,
-        taken_by_others(summary),
-        worked_beside(summary),
-    )
-    shown = [sentence for sentence in sentences if sentence is not None]
-    return "\n".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in shown)
+    memory = (", ".join(filter(None, words)) for words in memory_sentences(summary))
+    others = (taken_by_others(summary), worked_beside(summary))
+    sentences = filter(None, [*map(unshared, summary.unshared), *memory, *others])
+    return "\n".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences)
 
 
 def _findings(summary: RunSummary) -> str:
@@ -122,18 +115,14 @@ def _findings(summary: RunSummary) -> str:
     items = [_finding(first, whole, *first.also), *(_finding(finding, whole) for finding in others)]
     hidden = [finding.id for finding in summary.findings[FINDINGS_SHOWN:]]
     if hidden:
-        named = ", ".join(hidden)
-        more = f"{counted(len(hidden), 'more finding')} ({named}): {_MORE}"
+        more = f"{counted(len(hidden), 'more finding')} ({', '.join(hidden)}): {_MORE}"
         items.append(f"- {escaped(more)}")
     after = (together_words(summary), beside_findings(summary), _next(summary))
     return "\n\n".join(["\n".join(items), *(escaped(words) for words in after if words)])
 
 
 def _next(summary: RunSummary) -> str:
-    commands = (
-        f"{label}: {opening} {command}" for label, opening, command in next_commands(summary)
-    )
-    return ". ".join(commands)
+    return ". ".join(f"{label}: {' '.join(words)}" for label, *words in next_commands(summary))
 
 
 def _finding(finding: Finding, whole: str, *also: str) -> str:
@@ -153,10 +142,10 @@ def render_loader(summary: RunSummary, index: int) -> str:
     """Returns the loader at `index` of `summary.loaders` in full."""
     summary = with_safe_text(summary)
     loader = summary.loaders[index]
-    fetch = loader.fetch
+    fetch, workers = loader.fetch, worker_columns(loader)
     groups = [
         [] if loader.bound else [f"what bounds it is {UNKNOWN_LIMIT}"],
-        facts(loader),
+        configuration(loader),
         totals(loader),
         making(fetch) if fetch else [],
     ]
@@ -167,8 +156,8 @@ def render_loader(summary: RunSummary, index: int) -> str:
             *(_sentence(fragments) for fragments in groups if fragments),
             _batch_time(loader),
             _columns(distributions(loader)),
-            _columns(worker_columns(loader)),
-            escaped(f"{LEGEND}.") if worker_columns(loader) else "",
+            _columns(workers),
+            escaped(f"{LEGEND}.") if workers else "",
             _columns(slow_sample_columns(fetch)) if fetch else "",
         ]
     )
@@ -199,8 +188,8 @@ def _standstill(summary: RunSummary) -> str:
     if places is None:
         return ""
     sentence, rows = places
-    titles = ["process", "line", "where it stood"]
-    stood = table(titles, [list(map(escaped, row)) for row in rows], words=3)
+    cells = [list(map(escaped, row)) for row in rows]
+    stood = table(["process", "line", "where it stood"], cells, words=3)
     return f"{escaped(sentence)}\n\n{stood}"
 
 
@@ -221,11 +210,6 @@ def _ledger(summary: RunSummary) -> str:
         columns.append((f"{ledger.run_unit} on the device", [row.on_device for row in rows]))
     titles, cells = zip(*columns, strict=True)
     return table(titles, zip(*cells, strict=True))
-
-
-def _idle(summary: RunSummary) -> str:
-    idle = idle_table(summary)
-    return _columns(idle_columns(idle)) if idle is not None else ""
 
 
 def _steps(summary: RunSummary) -> str:
@@ -262,11 +246,11 @@ def _loaders(summary: RunSummary) -> str:
             seconds(loader.wait_s.p95) if loader.wait_s else NOT_MEASURED,
             seconds(loader.first_batch_s.mean) if loader.first_batch_s else NOT_MEASURED,
         ]
-        for loader in summary.loaders[:LOADERS_SHOWN]
+        for loader in summary.loaders[:_LOADERS_SHOWN]
     ]
     titles = ["loader", "used for", "workers", "batches", "wait mean", "p95", "first batch, mean"]
     shown = table(titles, rows, words=2)
-    hidden = len(summary.loaders) - LOADERS_SHOWN
+    hidden = len(summary.loaders) - _LOADERS_SHOWN
     return f"{shown}\n\nand {hidden} more." if hidden > 0 else shown
 
 
@@ -276,34 +260,26 @@ def _gpus(summary: RunSummary) -> str:
     if system is None or not gpus:
         return ""
     together = energy_words(system.energy)
-    blocks = [_columns(gpu_columns(gpus)), _sentence(together) if any(together) else ""]
-    return "\n\n".join(block for block in blocks if block)
+    sentence = f"\n\n{_sentence(together)}" if any(together) else ""
+    return f"{_columns(gpu_columns(gpus))}{sentence}"
 
 
 def _loading(loader: Loader, summary: RunSummary) -> str:
     limit = limit_words(loader, summary)
-    parts = [
-        f"Data loading at {loader.site}: {makers(loader)}.",
-        f"Limit: {limit}." if limit else "",
-    ]
+    sentences = [escaped(f"Data loading at {loader.site}: {makers(loader)}.")]
+    sentences += [escaped(f"Limit: {limit}.")] if limit else []
     remarks = [*faults(loader), *warnings(loader, summary)]
-    sentences = [escaped(part) for part in parts if part]
     return " ".join([*sentences, *(_sentence([remark]) for remark in remarks)])
 
 
 def _sentence(fragments: Iterable[str]) -> str:
-    words = ", ".join(fragment for fragment in fragments if fragment)
+    words = ", ".join(filter(None, fragments))
     return escaped(f"{words[:1].upper()}{words[1:]}.")
 
 
 def _batch_time(loader: Loader) -> str:
     rows = [
-        [
-            escaped(group.title),
-            escaped(part.words),
-            seconds(part.seconds),
-            escaped(percent(part.share)),
-        ]
+        list(map(escaped, (group.title, part.words, seconds(part.seconds), percent(part.share))))
         for group in batch_groups(loader)
         for part in group.parts
     ]

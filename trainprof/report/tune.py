@@ -8,28 +8,31 @@ from typing import Final
 
 from rich.text import Text
 
-from trainprof.analysis.statistics.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.summary.tune import (
     BASELINE,
     BROKEN,
     BUDGET,
     CEILING,
+    FASTER,
     INTERRUPTED,
     LOADER_ALONE,
+    NO_VISIBLE_DIFFERENCE,
     OK,
     RUNNING,
+    SLOWER,
     TOO_NOISY,
+    UNKNOWN,
     Times,
     TrialSummary,
     Tuning,
 )
 from trainprof.report.markdown import escaped, joined, table
-from trainprof.report.text.layout import Column, Page, written
+from trainprof.report.text.layout import BLANK, Column, Page
 from trainprof.report.text.safe_text import with_safe_text
 from trainprof.report.text.units import byte_count, count, counted, is_known, seconds, three_digits
 
-NONE_TOLD: Final = "-"
+_NONE: Final = "-"
 VERDICT_WORDS: Final = {
     FASTER: "faster",
     SLOWER: "slower",
@@ -48,13 +51,7 @@ _MOST_LISTED: Final = 5
 _HARDLY: Final = 1.03
 # Above it an interval does not tell that there is nothing to gain.
 _MAY_BE_MORE: Final = 1.2
-_NO_COPIES: Final = "copies to the device are not counted in it"
-_COPYING_COUNTS: Final = (
-    "giving copies of batches takes time too, and it is not known how much of that the device "
-    "worked through"
-)
 _DISTURBED: Final = 0.05
-_QUIET: Final = "a quiet one gives narrower intervals"
 _OTHER_LOSSES: Final = (
     "they differ from those of the script as it is, as they may where samples are drawn or changed "
     "at random, or workers share out a stream; where neither is so, samples come out wrong: look "
@@ -69,8 +66,8 @@ _UNTIL: Final = {
     INTERRUPTED: "before it was stopped",
     RUNNING: "so far: it is not over, or was killed",
 }
-_BLANK: Final = (Text(),)
-_REMARK_CELLS: Final = 300
+# Somebody's arguments may be long; the JSON has them whole.
+REMARK_CELLS: Final = 300
 # In which order columns give way on a narrow page.
 _DROPPED: Final = {"memory": 1, "runs": 2, "steps/s": 3, "predicted": 4}
 _STYLES: Final = {FASTER: "green", SLOWER: "red"}
@@ -78,15 +75,13 @@ _STYLES: Final = {FASTER: "green", SLOWER: "red"}
 
 def times(value: float | None) -> str:
     """Returns "2.84x"."""
-    if not is_known(value):
-        return NONE_TOLD
-    return f"{three_digits(value)}x"
+    return f"{three_digits(value)}x" if is_known(value) else _NONE
 
 
 def between(low: float | None, high: float | None) -> str:
     """Returns "2.71-2.97x", or as much as an interval tells that is too wide."""
     if low is None or high is None or not (is_known(low) and is_known(high)):
-        return NONE_TOLD
+        return _NONE
     if high > TOO_NOISY * low:
         return f"over {times(low)}" if low >= 1 else "too noisy"
     return f"{three_digits(low)}-{times(high)}"
@@ -98,22 +93,21 @@ def name_of(row: TrialSummary) -> str:
 
 
 def cells(row: TrialSummary) -> tuple[str, ...]:
-    """Returns what stands in a row behind the trial's name, as `TITLES` names it."""
+    """Returns what stands in a row behind the trial's name, as `_TITLES` names it."""
     speedup = row.speedup
-    is_base = row.name == BASELINE
-    interval = None if is_base else speedup
+    interval = None if row.name == BASELINE else speedup
     mark = f" {_MARKS[row.held]}" if _is_forecast_met(row) else ""
     return (
         str(row.runs),
-        NONE_TOLD if row.steps_per_s is None else three_digits(row.steps_per_s),
-        NONE_TOLD if speedup is None else times(speedup.mid),
-        NONE_TOLD if interval is None else between(interval.low, interval.high),
-        NONE_TOLD if row.predicted is None else f"{between(*row.predicted)}{mark}",
-        NONE_TOLD if row.peak_memory_bytes is None else byte_count(row.peak_memory_bytes),
+        _NONE if row.steps_per_s is None else three_digits(row.steps_per_s),
+        _NONE if speedup is None else times(speedup.mid),
+        _NONE if interval is None else between(interval.low, interval.high),
+        _NONE if row.predicted is None else f"{between(*row.predicted)}{mark}",
+        _NONE if row.peak_memory_bytes is None else byte_count(row.peak_memory_bytes),
     )
 
 
-TITLES: Final = ("runs", "steps/s", "speed", "95 % sure", "predicted", "memory")
+_TITLES: Final = ("runs", "steps/s", "speed", "95 % sure", "predicted", "memory")
 
 
 def result_word(row: TrialSummary) -> str:
@@ -132,30 +126,25 @@ def _is_forecast_met(row: TrialSummary) -> bool:
 def _forecasts_words(rows: Sequence[TrialSummary]) -> list[str]:
     """Says how often forecasts were right, and what the marks in the rows mean."""
     held = [row.held for row in rows if _is_forecast_met(row)]
-    if not held:
-        return []
-    return [
+    words = (
         f"{held.count(True)} right ({_MARKS[True]}: measured wholly inside), "
         f"{held.count(False)} wrong ({_MARKS[False]}: wholly outside), "
         f"{held.count(None)} not told ({_MARKS[None]}: neither)"
-    ]
+    )
+    return [words] if held else []
 
 
-def what_was_done(summary: RunSummary, tuning: Tuning) -> list[str]:
-    """Returns how many trials there were, and what they took."""
-    runs = sum(row.runs for row in summary.trials)
+def _what_was_done(summary: RunSummary, tuning: Tuning) -> list[str]:
+    runs, steps = sum(row.runs for row in summary.trials), tuning.trial_steps
+    length = "to the script's end"
+    if steps is not None:
+        are_more = any(row.overrides and (row.steps or 0) > steps for row in summary.trials)
+        length = f"up to {count(steps)} steps{', quick ones more' if are_more else ''}"
     return [
         f"{counted(runs, 'run')} of {counted(len(summary.trials), 'trial')}",
         f"{seconds(tuning.spent_s)} of {seconds(tuning.budget_s)}",
-        f"each {_length(summary.trials, tuning.trial_steps)}",
+        f"each {length}",
     ]
-
-
-def _length(rows: Sequence[TrialSummary], steps: int | None) -> str:
-    if steps is None:
-        return "to the script's end"
-    quick = [row for row in rows if row.overrides and (row.steps or 0) > steps]
-    return f"up to {count(steps)} steps{', quick ones more' if quick else ''}"
 
 
 def headline(summary: RunSummary) -> str:
@@ -224,19 +213,18 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
     ]
     disturbed = sum(row.disturbance >= _DISTURBED for row in summary.trials)
     if disturbed:
-        of_all = f"{disturbed} of {counted(len(summary.trials), 'trial')}"
-        labelled.append(("Machine", f"other processes kept the CPU busy during {of_all}: {_QUIET}"))
+        during = f"during {disturbed} of {counted(len(summary.trials), 'trial')}"
+        quiet = "a quiet one gives narrower intervals"
+        labelled.append(("Machine", f"other processes kept the CPU busy {during}: {quiet}"))
     labelled += [("Note", note) for note in tuning.notes]
     if tuning.uncontained:
-        labelled.append(("Outside", f"Trials also {_listed(tuning.uncontained)}"))
+        more = len(tuning.uncontained) - _MOST_LISTED
+        listed = "; ".join(tuning.uncontained[:_MOST_LISTED])
+        listed += f"; and {more} more" if more > 0 else ""
+        labelled.append(("Outside", f"Trials also {listed}"))
     if tuning.unfinished:
         labelled.append(("Not tried", ", ".join(tuning.unfinished)))
     return labelled
-
-
-def _listed(entries: Sequence[str]) -> str:
-    more = len(entries) - _MOST_LISTED
-    return "; ".join(entries[:_MOST_LISTED]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _losses(row: TrialSummary) -> list[tuple[str, str]]:
@@ -252,14 +240,17 @@ def _ceiling_words(row: TrialSummary, speedup: Times, *, is_on_device: bool) -> 
     is_clear = speedup.high is None or speedup.high <= _MAY_BE_MORE
     words = f"with batches that cost nothing it is {times(speedup.mid)} as fast"
     if row.verdict == FASTER and row.is_least:
-        return f"{words}, at the least: {_COPYING_COUNTS}"
+        return (
+            f"{words}, at the least: giving copies of batches takes time too, and it is not known "
+            "how much of that the device worked through"
+        )
     if row.verdict == FASTER:
         words += ": no change of loading can give more"
     elif speedup.mid < _HARDLY and is_clear and not row.is_least:
         words += ": loading does not hold it back"
     else:
         return f"{words}, if not by chance: what loading costs is not known"
-    return f"{words}; {_NO_COPIES}" if is_on_device else words
+    return f"{words}; copies to the device are not counted in it" if is_on_device else words
 
 
 def _failed_words(row: TrialSummary, directory: str | None) -> str:
@@ -270,27 +261,21 @@ def _failed_words(row: TrialSummary, directory: str | None) -> str:
     return f"{words}; what it wrote is in {directory}/{row.directories[0]}/console"
 
 
-def render_page(
-    summary: RunSummary, *, width: int, color: bool, unicode: bool = True, verbose: bool = False
-) -> str:
-    """Returns a `tune` run as a page of text, as `page.render` does; `verbose`: remarks whole."""
+def render_page(summary: RunSummary, page: Page) -> str:
+    """Returns a `tune` run as a page of text, as `page.render` does; verbose: remarks whole."""
     summary = with_safe_text(summary)
-    page = Page(width=width, unicode=unicode, verbose=verbose)
-    tuning = summary.tuning
+    tuning, best = summary.tuning, summary.recommended
     assert tuning is not None
-    lines = page.labelled("TUNE", [summary.run.name, *what_was_done(summary, tuning)])
-    lines += _BLANK
-    best = summary.recommended
-    style = "bold green" if best is not None else "bold"
-    lines += page.paragraph(headline(summary), style=style)
+    lines = page.labelled("TUNE", [summary.run.name, *_what_was_done(summary, tuning)])
+    lines += BLANK
+    lines += page.paragraph(headline(summary), style="bold green" if best else "bold")
     for change in best.change if best is not None else ():
         lines += _change(change, page)
-    lines += [*_BLANK, *_table(summary.trials, page), *_BLANK]
+    lines += [*BLANK, *_table(summary.trials, page), *BLANK]
     for label, sentence in remarks(summary):
-        lines += page.labelled(
-            label, page.shortened(sentence, _REMARK_CELLS).split(" "), separator=" "
-        )
-    return written([*lines, *_next(summary, page)], page, color=color)
+        words = page.shortened(sentence, REMARK_CELLS).split(" ")
+        lines += page.labelled(label, words, separator=" ")
+    return page.written([*lines, *_next(summary, page)])
 
 
 def _change(change: str, page: Page) -> list[Text]:
@@ -302,21 +287,17 @@ def _change(change: str, page: Page) -> list[Text]:
 
 
 def _table(rows: list[TrialSummary], page: Page) -> list[Text]:
-    by_row = [cells(row) for row in rows]
-    names = [name_of(row) for row in rows]
-    words = [result_word(row) for row in rows]
-    columns = [Column("Trial", names, is_number=False, gives_way=True)]
+    columns = [Column("Trial", [name_of(row) for row in rows], is_number=False, gives_way=True)]
     columns += [
-        Column(title, [texts[index] for texts in by_row], dropped=_DROPPED.get(title, 0))
-        for index, title in enumerate(TITLES)
+        Column(title, [cells(row)[index] for row in rows], dropped=_DROPPED.get(title, 0))
+        for index, title in enumerate(_TITLES)
     ]
-    columns.append(Column("", words, is_number=False))
-    lines = page.table(columns)
-    for line, row, word in zip(lines[1:], rows, words, strict=True):
-        style = _STYLES.get(row.verdict) if row.outcome == OK else "red"
-        if style is not None and word and row.name != BASELINE and line.plain.endswith(word):
-            line.stylize(style, len(line.plain) - len(word))
-    return lines
+    columns.append(Column("", [result_word(row) for row in rows], is_number=False))
+    styles = [
+        "" if row.name == BASELINE else _STYLES.get(row.verdict, "") if row.outcome == OK else "red"
+        for row in rows
+    ]
+    return page.table(columns, styles)
 
 
 def _next(summary: RunSummary, page: Page) -> list[Text]:
@@ -351,8 +332,8 @@ def render_markdown(summary: RunSummary) -> str:
         [
             f"**{escaped(headline(summary))}**",
             "\n".join(f"- {escaped(change)}" for change in (best.change if best else ())),
-            escaped(f"{summary.run.name}: {', '.join(what_was_done(summary, tuning))}"),
-            table(("Trial", *TITLES, ""), rows),
+            escaped(f"{summary.run.name}: {', '.join(_what_was_done(summary, tuning))}"),
+            table(("Trial", *_TITLES, ""), rows),
             "\n".join(f"- {escaped(f'{label}: {said}')}" for label, said in remarks(summary)),
         ]
     )

@@ -1,17 +1,17 @@
 """What a trial's script has started and left behind: found, and ended with the trial.
 
-A process whose parent has gone belongs to the first of its ancestors that takes care of such, else
-to process 1, where nobody can tell whose it was. While a trial runs, that ancestor is this process.
-Linux only: elsewhere such processes are left as they are.
+A process whose parent has gone belongs to the first of its ancestors that takes care of such: while
+a trial runs, that is this process. Linux only.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from types import TracebackType
 from typing import Final
 
@@ -40,11 +40,8 @@ _NO_PROCESS: Final = -1
 class Orphans:
     """Processes that came into being below this one: `with Orphans(...) as orphans`.
 
-    Those that are there before the block are never touched, nor is what they start.
-
-    Args:
-        directory: Of the run: what its processes have in their environment.
-        helpers: Numbers of processes of ours that start none.
+    Those that are there before the block are never touched, nor is what they start. `directory` is
+    what the run's processes have in their environment; `helpers` are ours, and start none.
     """
 
     def __init__(self, directory: str, *, helpers: Collection[int] = ()) -> None:
@@ -75,11 +72,7 @@ class Orphans:
             _adopt(False)
 
     def reap(self, script: int) -> None:
-        """Lets go of those that have ended, as process 1 would: somebody may wait for that.
-
-        Args:
-            script: The script's process, which another waits for.
-        """
+        """Lets go of those that have ended, as process 1 would, but for the script's process."""
         if not self._is_adopting:
             return
         others = self._numbers | {script}
@@ -97,21 +90,13 @@ class Orphans:
                     os.waitpid(child.pid, os.WNOHANG)
 
     def end(self) -> tuple[str, ...]:
-        """Ends what is left, once the script itself has ended.
-
-        Returns:
-            Names of those that did not end by themselves, each once.
-        """
+        """Ends what is left, once the script itself has; returns names of what had to be ended."""
         if not self._is_adopting:
             return ()
         staying = self._left_after(OWN_END_S)
         names = dict.fromkeys(name for process in staying for name in _named(process))
-        for process in staying:
-            with contextlib.suppress(psutil.Error):
-                process.terminate()
-        for process in self._left_after(GRACE_S):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        _send(staying, signal.SIGTERM)
+        _send(self._left_after(GRACE_S), signal.SIGKILL)
         self._left_after(_KILLED_S)
         return tuple(names)
 
@@ -145,6 +130,12 @@ class Orphans:
         return False
 
 
+def _send(processes: Iterable[psutil.Process], number: int) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)
+
+
 def _below(process: psutil.Process, *, recursive: bool = True) -> list[psutil.Process]:
     with contextlib.suppress(psutil.Error):
         return list(process.children(recursive=recursive))
@@ -165,14 +156,11 @@ def _adopt(is_on: bool) -> bool:
 
 
 def _named(process: psutil.Process) -> Iterator[str]:
-    """Yields what people know it by: its program, of Python the script too.
-
-    Other arguments may hold secrets. Of what multiprocessing starts nothing: it serves another.
-    """
+    """Yields what people know it by: its program, of Python the script; arguments may be secret."""
     with contextlib.suppress(psutil.Error):
         words = process.cmdline()
         if any(word.startswith(_OF_MULTIPROCESSING) for word in words):
-            return
+            return  # it serves another
         name = process.name()
         script = next((word for word in words[1:2] if word.endswith(".py")), None)
         yield masked_text(name if script is None else f"{name} {os.path.basename(script)}")
@@ -186,15 +174,8 @@ class Descendants:
         with contextlib.suppress(psutil.Error):
             self._processes = psutil.Process(pid).children(recursive=True)
 
-    def terminate(self) -> None:
-        for process in self._processes:
-            with contextlib.suppress(psutil.Error):
-                process.terminate()
-
-    def kill(self) -> None:
-        for process in self._processes:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+    def send(self, number: int) -> None:
+        _send(self._processes, number)
 
     def have_ended(self) -> bool:
         return not any(map(_is_running, self._processes))

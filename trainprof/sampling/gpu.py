@@ -1,11 +1,12 @@
 """What NVML shows of every GPU. No NVML, or no GPU, is normal.
 
-NVML's failures are of many kinds, and not all are `NVMLError` (`NVMLLibraryMismatchError` is not):
-here `Exception` is caught, the reason kept once, and the metric left out.
+NVML's failures are of many kinds, and not all are `NVMLError`: here `Exception` is caught, the
+reason kept once, and the metric left out.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
@@ -55,7 +56,6 @@ class Calls:
 
     @property
     def under_way(self) -> str | None:
-        """What is being asked now and for how long, or None."""
         asking = self._under_way
         if asking is None:
             return None
@@ -63,7 +63,6 @@ class Calls:
         return f"{what} has not been answered for {(self._now_ns() - since_ns) / NS_PER_S:.1f} s"
 
     def ask(self, what: str, call: Callable[[], Any]) -> Any:
-        """Returns what `call` returns, or raises what it raises."""
         started_ns = self._now_ns()
         self._under_way = what, started_ns
         try:
@@ -78,13 +77,8 @@ class Calls:
 class GpuReader:
     """Reads every GPU that NVML shows, whatever CUDA_VISIBLE_DEVICES says.
 
-    All calls are made from the thread that calls `sample`; each may block.
-
-    Args:
-        load: Returns the module to call, pynvml by default.
-        environ: The script's environment at its start: it says which GPUs the script sees.
-        interval_s: From sample to sample.
-        clock: Stamps the entries and times the calls.
+    All calls are made from the thread that calls `sample`; each may block. `load` returns the
+    module to call; the script's `environ` says which GPUs the script sees.
     """
 
     def __init__(
@@ -111,8 +105,7 @@ class GpuReader:
     def sample(self) -> dict[str, Any]:
         """Returns `gpus`, an entry per device, and the totals `calls` and `call_ns`.
 
-        Raises:
-            NothingToSample: If there is no NVML, no GPU, or none is left; with the reason.
+        NothingToSample if there is no NVML, no GPU, or none is left.
         """
         if self._nvml is None:
             self._open()
@@ -130,10 +123,8 @@ class GpuReader:
     def close(self) -> None:
         """Gives NVML back; its own failure is of no interest any more."""
         if self._nvml is not None:
-            try:
+            with contextlib.suppress(Exception):
                 self._nvml.nvmlShutdown()
-            except Exception:
-                return
 
     def _open(self) -> None:
         try:
@@ -167,9 +158,7 @@ class GpuReader:
 class GpuDevice:
     """One GPU: its identity and limits, read once, and its metrics.
 
-    Attributes:
-        lost: No further call is made: the device is gone.
-        listed: The device as the script's numbering needs it.
+    Of one that is `lost` no further call is made; `listed` is as the script's numbering needs it.
     """
 
     def __init__(
@@ -207,7 +196,7 @@ class GpuDevice:
         return bool(self._untold)
 
     def take_number(self, numbers: Numbering) -> None:
-        """Takes in the numbers that the script gives the devices; told in the next entry."""
+        """Takes in the numbers that the script gives the devices; the next entry has them."""
         self._news["logical_index"] = numbers.devices[self._index]
         self._news["is_visible"] = numbers.is_visible[self._index]
         self._news["is_number_assumed"] = numbers.is_assumed
@@ -230,8 +219,7 @@ class GpuDevice:
     def end(self) -> dict[str, Any]:
         """Returns the entry: identity, and the metrics asked for, None where not answered.
 
-        `not_observed` {metric: reason} stands in the first entry after a reason came up; what does
-        not change stands in the first of all.
+        `not_observed` {metric: reason} stands in the first entry after a reason came up.
         """
         entry = {**self._entry, **self._news}
         self._entry, self._news = {}, {}

@@ -51,9 +51,7 @@ class Numbering:
 def numbering(devices: Sequence[NvmlDevice], environ: Mapping[str, str]) -> Numbering:
     """Returns the numbers that a script started with `environ` sees.
 
-    Args:
-        devices: In NVML's order, that of the PCI bus.
-        environ: The script's environment at its start; what it changes itself is not known.
+    `devices` are in NVML's order, that of the PCI bus.
 
     Source:
         CUDA C++ Programming Guide, "CUDA Environment Variables"; what its text leaves open as

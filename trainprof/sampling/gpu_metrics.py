@@ -26,10 +26,9 @@ class Tier(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One question to the driver.
+    """One question to the driver: `keys` are what it adds to a device's entry.
 
-    `name` is what `not_observed` calls it, `keys` what it adds to a device's entry. Of `readings`
-    (nvml, handle) the first that the driver offers is used.
+    Of `readings` (nvml, handle) the first that the driver offers is used.
     """
 
     name: str
@@ -67,18 +66,14 @@ def _temperature(nvml: Any, handle: Any, *, function: str) -> dict[str, Any]:
 def _processes(nvml: Any, handle: Any, *, version: str) -> dict[str, Any]:
     """Names the call's version: the binding's own choice fails on old drivers.
 
-    Where NVML tells pids of another PID namespace than ours (in a container), `is_here` is False.
+    `is_here` is False of pids of another PID namespace.
     """
     running = getattr(nvml, f"nvmlDeviceGetComputeRunningProcesses_{version}")(handle)
-    processes = [
-        {
-            "pid": process.pid,
-            "bytes": process.usedGpuMemory,
-            "is_here": os.path.exists(f"/proc/{process.pid}"),
-        }
-        for process in running
+    entries = [
+        {"pid": p.pid, "bytes": p.usedGpuMemory, "is_here": os.path.exists(f"/proc/{p.pid}")}
+        for p in running
     ]
-    return {"processes": processes}
+    return {"processes": entries}
 
 
 METRICS: Final = (
@@ -170,21 +165,16 @@ _SLACK_NS: Final = 10_000_000
 
 
 class MetricPace:
-    """Says when one metric of one device is due; `devices` share the driver."""
+    """Says when one metric of one device is due (`next_ns`); `devices` share the driver."""
 
     def __init__(self, tier: Tier, interval_ns: int, devices: int) -> None:
         self._tier = tier
         self._devices = devices
         self._nominal_ns = max(interval_ns, SELDOM_NS) if tier is Tier.SELDOM else interval_ns
         self._interval_ns = self._nominal_ns
-        self._next_ns = 0
+        self.next_ns = 0
         self._last_took_ns = 0
         self._failures = 0
-
-    @property
-    def next_ns(self) -> int:
-        """When it is due, in ns; 0 at every sample."""
-        return self._next_ns
 
     @property
     def slowed_ns(self) -> int | None:
@@ -192,8 +182,7 @@ class MetricPace:
         return self._interval_ns if self._interval_ns > self._nominal_ns else None
 
     def is_due(self, tick_ns: int) -> bool:
-        """Tells whether to ask at this sample."""
-        return tick_ns >= self._next_ns
+        return tick_ns >= self.next_ns
 
     def asked(self, tick_ns: int, took_ns: int, *, is_answered: bool) -> None:
         """Takes in how a call went at the sample of `tick_ns`."""
@@ -205,4 +194,4 @@ class MetricPace:
         wanted_ns = min(max(affordable_ns, retry_ns), MAX_INTERVAL_NS)
         self._interval_ns = max(self._nominal_ns, wanted_ns)
         is_at_every_sample = self._tier is Tier.EVERY_SAMPLE and self.slowed_ns is None
-        self._next_ns = 0 if is_at_every_sample else tick_ns + self._interval_ns - _SLACK_NS
+        self.next_ns = 0 if is_at_every_sample else tick_ns + self._interval_ns - _SLACK_NS

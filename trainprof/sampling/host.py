@@ -1,8 +1,4 @@
-"""What the whole machine does: raw counters, as the kernel tells them.
-
-CPU times are ns, sizes bytes, all counters since boot: differences are taken in the analysis. What
-a machine does not tell is left out of the sample.
-"""
+"""What the whole machine does: raw counters since boot, as the kernel tells them, or not at all."""
 
 from __future__ import annotations
 
@@ -54,12 +50,9 @@ class HostReader:
         sample.update(memory(self._read("meminfo")))
         sample.update(disk(self._read("diskstats")))
         sample.update(network(self._read("net/dev")))
-        load = load_average(self._read("loadavg"))
-        if load is not None:
-            sample["load"] = load
-        pressure = self._pressure()
-        if pressure:
-            sample["pressure"] = pressure
+        stalls = {name: stall(read_bytes(x) or b"") for name, x in self._pressure_files.items()}
+        if any(stalls.values()):
+            sample["pressure"] = {name: stalled for name, stalled in stalls.items() if stalled}
         sample.update(shared_memory(self._shared_memory))
         if self._throttle_file is not None:
             sample.update(throttled(read_bytes(self._throttle_file) or b""))
@@ -68,11 +61,6 @@ class HostReader:
         self._taken += 1
         return sample
 
-    def _pressure(self) -> Sample:
-        files = self._pressure_files.items()
-        stalls = {name: stall(read_bytes(file) or b"") for name, file in files}
-        return {name: stalled for name, stalled in stalls.items() if stalled}
-
     def _read(self, name: str) -> bytes:
         return read_bytes(f"{self._proc}/{name}") or b""
 
@@ -80,7 +68,7 @@ class HostReader:
 def cpu_times(stat: bytes, tick_ns: int) -> Sample:
     """Returns `cpu` {mode_ns}, `cores_busy_ns` and `context_switches` of a /proc/stat text.
 
-    `cores_busy_ns` is by core number, None for a core that is offline; `tick_ns` is its time unit.
+    `cores_busy_ns` is by core number, None for a core that is offline.
     """
     sample: Sample = {}
     cores: dict[int, int] = {}
@@ -88,10 +76,8 @@ def cpu_times(stat: bytes, tick_ns: int) -> Sample:
         if not line.startswith(b"cpu"):
             break
         label, *ticks = line.split()
-        modes = {
-            f"{mode}_ns": int(count) * tick_ns
-            for mode, count in zip(CPU_MODES, ticks, strict=False)
-        }
+        counts = zip(CPU_MODES, ticks, strict=False)
+        modes = {f"{mode}_ns": int(count) * tick_ns for mode, count in counts}
         if label == b"cpu":
             sample["cpu"] = modes
         else:
@@ -105,7 +91,7 @@ def cpu_times(stat: bytes, tick_ns: int) -> Sample:
 
 
 def busy_ns(modes: dict[str, int]) -> int:
-    """Returns the time in all modes but idle and waiting for I/O; stolen time counts as busy."""
+    """Returns the time in all modes but idle and waiting for I/O; stolen time counts."""
     return sum(ns for mode, ns in modes.items() if mode.removesuffix("_ns") not in IDLE_MODES)
 
 
@@ -130,16 +116,15 @@ def memory(meminfo: bytes) -> Sample:
         label: labelled_int(meminfo, label + b":")
         for label in (b"MemTotal", b"MemAvailable", b"SwapTotal", b"SwapFree")
     }
-    sample: Sample = {}
-    if read[b"MemTotal"] is not None:
-        sample["memory_total_bytes"] = read[b"MemTotal"] * 1024
-    if read[b"MemAvailable"] is not None:
-        sample["memory_available_bytes"] = read[b"MemAvailable"] * 1024
     total_kb, free_kb = read[b"SwapTotal"], read[b"SwapFree"]
-    if total_kb is not None and free_kb is not None:
-        sample["swap_total_bytes"] = total_kb * 1024
-        sample["swap_used_bytes"] = (total_kb - free_kb) * 1024
-    return sample
+    swap_kb = None if total_kb is None or free_kb is None else total_kb - free_kb
+    sizes_kb = {
+        "memory_total_bytes": read[b"MemTotal"],
+        "memory_available_bytes": read[b"MemAvailable"],
+        "swap_total_bytes": None if swap_kb is None else total_kb,
+        "swap_used_bytes": swap_kb,
+    }
+    return {name: size * 1024 for name, size in sizes_kb.items() if size is not None}
 
 
 def shared_memory(directory: str) -> Sample:
@@ -162,10 +147,8 @@ def disk(diskstats: bytes) -> Sample:
     whole = [sectors[name] for name in sectors if _is_whole_disk(name, sectors)]
     if not whole:
         return {}
-    return {
-        "disk_read_bytes": sum(read for read, _ in whole) * SECTOR_BYTES,
-        "disk_write_bytes": sum(written for _, written in whole) * SECTOR_BYTES,
-    }
+    read, written = (sum(counts) * SECTOR_BYTES for counts in zip(*whole, strict=True))
+    return {"disk_read_bytes": read, "disk_write_bytes": written}
 
 
 def _is_whole_disk(name: str, listed: dict[str, tuple[int, int]]) -> bool:
@@ -191,24 +174,14 @@ def network(net_dev: bytes) -> Sample:
     own = [counts[name] for name in counts if _is_own_traffic(name, counts)]
     if not own:
         return {}
-    return {
-        "network_received_bytes": sum(received for received, _ in own),
-        "network_sent_bytes": sum(sent for _, sent in own),
-    }
+    received, sent = map(sum, zip(*own, strict=True))
+    return {"network_received_bytes": received, "network_sent_bytes": sent}
 
 
 def _is_own_traffic(name: str, listed: dict[str, Any]) -> bool:
-    """Says whether no other listed interface carries the same bytes (eth0.100 lies on eth0)."""
+    # eth0.100 lies on eth0
     carrier, dot, _ = name.partition(".")
     return not _VIRTUAL_INTERFACE.match(name) and not (dot and carrier in listed)
-
-
-def load_average(loadavg: bytes) -> list[float] | None:
-    """Returns the load over 1, 5 and 15 minutes, or None where the text does not tell."""
-    try:
-        return [float(word) for word in loadavg.split()[:3]] or None
-    except ValueError:
-        return None
 
 
 def stall(pressure: bytes) -> dict[str, int]:

@@ -31,10 +31,7 @@ class NothingToSample(Exception):
 
 
 class Pace:
-    """Says how long to wait between ticks: longer where they are slow or the run is long.
-
-    `interval_s` is the shortest; a tick may take `max_tick_share` of the interval.
-    """
+    """Says how long to wait between ticks: longer where they are slow or the run is long."""
 
     def __init__(self, interval_s: float, max_tick_share: float = MAX_TICK_SHARE) -> None:
         self._max_tick_share = max_tick_share
@@ -46,11 +43,10 @@ class Pace:
 
     @property
     def interval_s(self) -> float:
-        """The interval now, in s."""
         return self._interval_ns / NS_PER_S
 
     def next_interval_ns(self, started_ns: int, ended_ns: int) -> int:
-        """Takes in one tick's start and end; returns the time from its start to the next, in ns."""
+        """Takes in one tick's start and end; returns the time from its start to the next."""
         if self._first_ns is None:
             self._first_ns = started_ns
         floor_ns = (started_ns - self._first_ns) // FULL_RATE_SAMPLES
@@ -77,10 +73,7 @@ class Pace:
 
 
 class SampleFile:
-    """Appends JSON lines, each in one write, until that fails; `failure` says why.
-
-    The file is made at the first line, mode 0600.
-    """
+    """Appends JSON lines, each in one write, until that fails; `failure` says why."""
 
     def __init__(self, path: Path) -> None:
         self.failure: str | None = None
@@ -88,7 +81,6 @@ class SampleFile:
         self._descriptor: int | None = None
 
     def append(self, line: dict[str, Any]) -> None:
-        """Appends one line; a full disk or a directory that is gone ends the file for good."""
         if self.failure is not None:
             return
         text = json.dumps(line, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
@@ -99,7 +91,7 @@ class SampleFile:
             self.close()
 
     def close(self) -> None:
-        """Closes the file; to be called by the thread that writes it."""
+        """To be called by the thread that writes it."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             # A network disk may only now say that it took nothing: the lines before are lost.
@@ -118,16 +110,9 @@ class SampleFile:
 
 
 class SampleStream:
-    """One thing sampled and its file.
+    """One thing sampled and its file, whose stem is its name; `ended`: why no more samples come.
 
-    Args:
-        path: The file; its stem is the stream's name.
-        take: Takes one sample; None for nothing to tell this time.
-        clock: Stamps the lines.
-        close: Called once when sampling ends.
-
-    Attributes:
-        ended: Why no more samples come, or None.
+    `take` returns a sample, None for nothing to tell this time.
     """
 
     def __init__(
@@ -165,7 +150,7 @@ class SampleStream:
                 self.ended = f"{type(error).__name__}: {error}"
 
     def close(self) -> None:
-        """Closes the file and the source; to be called by the thread that samples."""
+        """To be called by the thread that samples."""
         self._file.close()
         if self._close is not None:
             self._close()
@@ -182,15 +167,11 @@ class SampleLoop:
     """A daemon thread that advances streams, first at once and once more when it is stopped.
 
     Args:
-        streams: Advanced in this order at every tick.
-        interval_s: From tick to tick, in s.
-        clock: Measures ticks.
         max_tick_share: Share of the interval that a tick may take before ticks become rarer.
-        pause_ns: Makes of the pace's interval the time to wait from this tick to the next, in ns.
+        pause_ns: Makes of the pace's interval the time to wait from this tick to the next.
 
     Attributes:
-        cpu_ns: CPU time of the thread up to the end of the last tick, in ns.
-        pace: The interval, as it is now.
+        cpu_ns: CPU time of the thread up to the end of the last tick.
     """
 
     def __init__(
@@ -214,15 +195,13 @@ class SampleLoop:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs, or hangs."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Starts the thread."""
         self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """Lets the thread take its last samples and end; returns at once."""
+        """Lets the thread take its last samples and end."""
         self._stopping.set()
 
     def wait(self, timeout_s: float) -> None:
@@ -232,10 +211,10 @@ class SampleLoop:
         self._abandoned = True
 
     def tick(self) -> int:
-        """Advances every stream; returns the time until the next tick is due, in ns."""
+        """Advances every stream; returns the time until the next tick is due."""
         started_ns = self._clock.now_ns()
         for stream in self._streams:
-            stream.advance(self._is_wanted)
+            stream.advance(lambda: not self._abandoned)
         self.cpu_ns = self._clock.thread_cpu_ns()
         ended_ns = self._clock.now_ns()
         interval_ns = self.pace.next_interval_ns(started_ns, ended_ns)
@@ -245,16 +224,10 @@ class SampleLoop:
 
     def _run(self) -> None:
         try:
-            while not self._has_ended():
+            while any(stream.ended is None for stream in self._streams):
                 if self._stopping.wait(self.tick() / NS_PER_S):
                     self.tick()
                     break
         finally:
             for stream in self._streams:
                 stream.close()
-
-    def _has_ended(self) -> bool:
-        return all(stream.ended is not None for stream in self._streams)
-
-    def _is_wanted(self) -> bool:
-        return not self._abandoned

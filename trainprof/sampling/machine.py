@@ -50,10 +50,7 @@ class _Mount:
 
 
 def usable_cores(root: Path = FILESYSTEM_ROOT, affinity: int | None = None) -> float:
-    """Returns how many cores this process and its children can keep busy together, over 0.
-
-    The smallest of affinity mask and cgroup CPU quotas (own and above).
-    """
+    """Returns how many cores this process and its children can keep busy together, over 0."""
     cores = float(len(os.sched_getaffinity(0)) if affinity is None else affinity)
     return min([cores, *(quota for quota, _ in _quotas(root))])
 
@@ -64,10 +61,7 @@ def core_numbers() -> list[int]:
 
 
 def core_of(root: Path = FILESYSTEM_ROOT, numbers: Sequence[int] | None = None) -> list[int] | None:
-    """Returns for each processor in `core_numbers` the core it is part of, counted from 0.
-
-    Hyper-threads of a core have the same; None where the kernel does not say.
-    """
+    """Returns for each processor in `core_numbers` the core it is part of, counted from 0."""
     processors = core_numbers() if numbers is None else numbers
     cores = [_core_of(root, processor) for processor in processors]
     if not cores or None in cores:
@@ -88,22 +82,13 @@ def physical_cores(
 
 
 def throttle_file(root: Path = FILESYSTEM_ROOT) -> str | None:
-    """Returns the cpu.stat of the cgroup whose CPU quota binds us first, None without a quota.
-
-    That with the smallest quota, own or above, the innermost of equals.
-    """
+    """Returns the cpu.stat of the cgroup whose CPU quota binds us first, None without a quota."""
     quotas = _quotas(root)
-    if not quotas:
-        return None
-    _, directory = min(quotas, key=lambda quota: quota[0])
-    return f"{directory}/cpu.stat"
+    return f"{min(quotas, key=lambda quota: quota[0])[1]}/cpu.stat" if quotas else None
 
 
 def cpu_pressure_file(root: Path = FILESYSTEM_ROOT) -> str | None:
-    """Returns the cpu.pressure of our own cgroup; None where it has none, as v1 and the root have.
-
-    That of the machine tells of tasks that may have nothing to do with us.
-    """
+    """Returns the cpu.pressure of our own cgroup; None where it has none, as v1 and the root."""
     for version, directories in _hierarchies(root, "cpu"):
         file = f"{directories[0]}/cpu.pressure"
         # It is there and cannot be read where the kernel was told to keep no account.
@@ -124,10 +109,7 @@ def memory_limit_bytes(root: Path = FILESYSTEM_ROOT) -> int | None:
 
 
 def out_of_memory_kills(root: Path = FILESYSTEM_ROOT) -> int | None:
-    """Returns how many processes of our cgroup the OOM killer has ended, None where not told.
-
-    The count is the cgroup's whole history: compare one taken before with one taken after.
-    """
+    """Returns how many processes of our cgroup the OOM killer has ever ended."""
     counts = []
     for version, directories in _hierarchies(root, "memory"):
         name = "memory.events" if version == 2 else "memory.oom_control"
@@ -191,17 +173,10 @@ def _hierarchies(root: Path, controller: str) -> list[tuple[int, list[str]]]:
         version = 2 if number == "0" and not names else 1
         if version == 1 and controller not in names.split(","):
             continue
-        mount = _mount_of(mounts, version, controller)
-        if mount is not None:
-            hierarchies.append((version, _directories(root, mount, path)))
+        of_version = [mount for mount in mounts if mount.version == version]
+        fitting = [x for x in of_version if version == 2 or controller in x.controllers]
+        hierarchies += [(version, _directories(root, mount, path)) for mount in fitting[:1]]
     return hierarchies
-
-
-def _mount_of(mounts: list[_Mount], version: int, controller: str) -> _Mount | None:
-    for mount in mounts:
-        if mount.version == version and (version == 2 or controller in mount.controllers):
-            return mount
-    return None
 
 
 def _mounts(root: Path) -> list[_Mount]:
@@ -211,22 +186,15 @@ def _mounts(root: Path) -> list[_Mount]:
         fields, filesystem = before.split(), after.split()
         if len(fields) < 5 or len(filesystem) < 3 or filesystem[0] not in ("cgroup", "cgroup2"):
             continue
-        mounts.append(
-            _Mount(
-                version=2 if filesystem[0] == "cgroup2" else 1,
-                controllers=frozenset(filesystem[2].split(",")),
-                root=fields[3],
-                point=fields[4],
-            )
-        )
+        version = 2 if filesystem[0] == "cgroup2" else 1
+        mounts.append(_Mount(version, frozenset(filesystem[2].split(",")), fields[3], fields[4]))
     return mounts
 
 
 def _directories(root: Path, mount: _Mount, path: str) -> list[str]:
     """Returns the directories of cgroup `path` and those above it, innermost first.
 
-    A container often sees only a part of the hierarchy: its mount starts at `mount.root`. A path
-    outside the mount (a parent namespace's) leaves the mount point itself.
+    A path outside the mount (a parent namespace's) leaves the mount point itself.
     """
     point = str(root).rstrip("/") + mount.point
     try:
@@ -241,9 +209,8 @@ def _directories(root: Path, mount: _Mount, path: str) -> list[str]:
 
 def is_virtual(root: Path = FILESYSTEM_ROOT) -> bool | None:
     """Whether the machine is a virtual one; None where nothing says so, as in many containers."""
-    flags = re.search(
-        rb"^flags\s*:(.*)$", read_bytes(str(root / "proc/cpuinfo")) or b"", re.MULTILINE
-    )
+    cpuinfo = read_bytes(str(root / "proc/cpuinfo")) or b""
+    flags = re.search(rb"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     if flags is not None:  # of x86 alone; other processors do not tell
         return b"hypervisor" in flags[1].split()
     if (read_text(str(root / "sys/hypervisor/type")) or "").strip():

@@ -1,8 +1,5 @@
 """The script's process and everything it started: raw counters per process.
 
-A process is known by (pid, start time): a pid alone may be given to another. One that vanishes
-while it is read is left out.
-
 The states of those that read from storage are sampled far more often: Linux accounts for the time
 that a thread waits for block devices only where it is asked to (kernel.task_delayacct, off by
 default since 5.14). In state D a thread waits for storage, local or NFS; FUSE lets it sleep.
@@ -45,12 +42,11 @@ _MOST_THREADS: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """What /proc/<pid>/stat tells; times since the process started, in ns.
+    """What /proc/<pid>/stat tells.
 
     Attributes:
-        state: R running, S asleep, D in uninterruptible sleep, Z ended and not yet waited for, ...
         reaped_ns: CPU time of children that ended and were waited for.
-        started_ns: Start time since boot: the key beside the pid.
+        started_ns: Since boot: the key beside the pid, which may be given to another.
     """
 
     name: str
@@ -67,11 +63,7 @@ class ProcessStat:
 
 
 class ProcessTree:
-    """Reads a process and all its descendants from /proc.
-
-    A descendant stays in the tree when its parent ends. One whose parent ended before the tree was
-    first read with it (a daemon) is not found. `now_ns` is a clock for what is read seldom.
-    """
+    """Reads a process and all its descendants from /proc, who stay in the tree as orphans."""
 
     def __init__(
         self,
@@ -102,7 +94,7 @@ class ProcessTree:
     def _tree(self) -> dict[int, ProcessStat]:
         listed = self._listed_pids()
         stats = self._known_members(listed)
-        newcomers = self._stats(pid for pid in listed if self._is_unknown(pid))
+        newcomers = self._stats(listed - self._members.keys() - self._outsiders)
         joined = self._join(stats, newcomers)
         self._outsiders.update(newcomers.keys() - joined.keys())
         self._outsiders &= listed
@@ -120,9 +112,6 @@ class ProcessTree:
             self._outsiders.clear()
             self._outsiders_until_ns = now_ns + OUTSIDERS_INTERVAL_NS
         return {int(name) for name in names if name.isdigit()}
-
-    def _is_unknown(self, pid: int) -> bool:
-        return pid not in self._members and pid not in self._outsiders
 
     def _known_members(self, listed: set[int]) -> dict[int, ProcessStat]:
         """Returns the members that still live; a pid given out anew becomes unknown."""
@@ -207,10 +196,8 @@ class ProcessTree:
 
 
 def parse_stat(text: bytes, tick_ns: int, page_bytes: int) -> ProcessStat | None:
-    """Returns what a /proc/<pid>/stat text holds, or None of a process that is all but gone.
-
-    The name in it may hold blanks and parentheses.
-    """
+    """Returns what a /proc/<pid>/stat text holds, or None of a process that is all but gone."""
+    # The name in it may hold blanks and parentheses.
     opening, closing = text.find(b"("), text.rfind(b")")
     try:
         state, *numbers = text[closing + 1 :].split()

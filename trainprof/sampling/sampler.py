@@ -3,7 +3,7 @@
 Files, one JSON object a line, all with `t_ns` (the event logs' clock), the first with `time_ns`:
     host.jsonl       counters of the machine (see host.py), `interval_s`, `sampler_cpu_ns`
     processes.jsonl  `processes`: counters per process (see process_tree.py)
-    states.jsonl     `states` of processes that read (see reading_watch.py); only while one does
+    states.jsonl     `states` of processes that read (see process_tree.py); only while one does
     gpus.jsonl       `gpus`: metrics per device (see gpu.py), `calls`, `call_ns`; only where NVML
                      shows a device
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from trainprof.record.run_directory import RunDirectory
@@ -20,11 +19,8 @@ from trainprof.sampling.clock import Clock
 from trainprof.sampling.gpu import GpuReader
 from trainprof.sampling.host import HostReader
 from trainprof.sampling.loop import SampleLoop, SampleStream
-from trainprof.sampling.machine import FILESYSTEM_ROOT
 from trainprof.sampling.process_tree import WATCH_INTERVAL_S, ProcessTree, ReadingWatch
 
-DEFAULT_INTERVAL_S: Final = 0.5
-STOP_TIMEOUT_S: Final = 0.5
 # NVML's own figures are means over a sixth of a second and more.
 MIN_GPU_INTERVAL_S: Final = 0.1
 # Of a core, while processes read.
@@ -38,76 +34,48 @@ class Sampler:
 
     GPUs have a thread of their own: a driver's call may take long, or never return. So have the
     states of processes that read, which are sampled more often.
-
-    Args:
-        directory: The run directory; its `samples` must exist.
-        root_pid: The script's process; its descendants are sampled with it.
-        interval_s: From sample to sample, in s.
-        clock: Stamps and paces.
-        filesystem_root: Where `/proc` is read from.
-        script_environ: The environment that the script was started with.
-        gpu_reader: Reads the GPUs.
     """
 
     def __init__(
         self,
         directory: RunDirectory,
         root_pid: int,
-        interval_s: float = DEFAULT_INTERVAL_S,
+        interval_s: float,
         *,
-        clock: Clock | None = None,
-        filesystem_root: Path = FILESYSTEM_ROOT,
         script_environ: Mapping[str, str] | None = None,
         gpu_reader: GpuReader | None = None,
     ) -> None:
-        self._clock = clock or Clock()
-        self._host = HostReader(filesystem_root)
-        self._tree = ProcessTree(root_pid, filesystem_root, self._clock.now_ns)
-        self._watch = ReadingWatch(filesystem_root)
+        clock = self._clock = Clock()
+        self._host = HostReader()
+        self._tree = ProcessTree(root_pid)
+        self._watch = ReadingWatch()
         gpu_interval_s = max(interval_s, MIN_GPU_INTERVAL_S)
-        gpus = gpu_reader or GpuReader(
-            environ=script_environ, interval_s=gpu_interval_s, clock=self._clock
-        )
+        gpus = gpu_reader or GpuReader(environ=script_environ, interval_s=gpu_interval_s)
         self._gpus = gpus
         self._is_stopped = False
         samples = directory.samples
-        self._host_streams = (
-            SampleStream(samples / "host.jsonl", self._take_host, self._clock),
-            SampleStream(samples / "processes.jsonl", self._take_processes, self._clock),
-        )
-        self._state_streams = (
-            SampleStream(samples / "states.jsonl", self._watch.sample, self._clock),
-        )
-        self._gpu_streams = (
-            SampleStream(samples / "gpus.jsonl", gpus.sample, self._clock, gpus.close),
-        )
-        self._host_loop = SampleLoop(self._host_streams, interval_s, self._clock)
+        host = SampleStream(samples / "host.jsonl", self._take_host, clock)
+        processes = SampleStream(samples / "processes.jsonl", self._take_processes, clock)
+        states = SampleStream(samples / "states.jsonl", self._watch.sample, clock)
+        devices = SampleStream(samples / "gpus.jsonl", gpus.sample, clock, gpus.close)
+        self._streams = (host, processes, states, devices)
+        self._host_loop = SampleLoop((host, processes), interval_s, clock)
         self._state_loop = SampleLoop(
-            self._state_streams,
+            (states,),
             min(interval_s, WATCH_INTERVAL_S),
-            self._clock,
+            clock,
             max_tick_share=MAX_STATE_TICK_SHARE,
             pause_ns=self._watch.pause_ns,
         )
         self._gpu_loop = SampleLoop(
-            self._gpu_streams,
-            gpu_interval_s,
-            self._clock,
-            max_tick_share=MAX_GPU_TICK_SHARE,
+            (devices,), gpu_interval_s, clock, max_tick_share=MAX_GPU_TICK_SHARE
         )
         self._loops = (self._host_loop, self._state_loop, self._gpu_loop)
 
     @property
     def not_observed(self) -> dict[str, str]:
-        """Why a file has no (more) samples: {"gpus": "NVML: ...", "host": "host.jsonl: ..."}.
-
-        After `stop` also that a call to the GPUs' driver still hangs.
-        """
-        reasons = {
-            stream.name: stream.ended
-            for stream in (*self._host_streams, *self._state_streams, *self._gpu_streams)
-            if stream.ended is not None
-        }
+        """Why a file has no (more) samples: {"gpus": "NVML: ...", "host": "host.jsonl: ..."}."""
+        reasons = {x.name: x.ended for x in self._streams if x.ended is not None}
         hangs_in = self._gpus.hangs_in if self._is_stopped else None
         return reasons if hangs_in is None else {**reasons, "gpus": hangs_in}
 
@@ -121,11 +89,8 @@ class Sampler:
         for loop in self._loops:
             loop.start()
 
-    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Takes last samples and ends sampling; returns after `timeout_s` even if a call hangs.
-
-        What a call that hangs now returns later is written nowhere.
-        """
+    def stop(self, timeout_s: float) -> None:
+        """Takes last samples and ends sampling; returns after `timeout_s` even if a call hangs."""
         deadline_s = time.monotonic() + timeout_s
         for loop in self._loops:
             loop.ask_to_stop()

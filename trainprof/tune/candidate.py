@@ -20,13 +20,11 @@ _BETWEEN: Final = math.log1p(2 * MODEL_ERROR)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One change to try.
+    """One change to try; `overrides` and `sites` as the trial has them.
 
     Attributes:
         subject: What it is about: of several candidates about one thing one can be taken.
-        overrides, sites: As the trial has them.
         predicted: How many times as fast it will be, by the model; None where none applies.
-        cautions: What it alters, or needs.
         hope: How many times as fast at most, where no model applies: only for the order.
     """
 
@@ -43,7 +41,7 @@ class Candidate:
 
     def promise(self) -> float:
         """Returns by what candidates are ordered: those of which nothing is known come last."""
-        return self.predicted[1] if self.predicted is not None else self.hope
+        return self.hope if self.predicted is None else self.predicted[1]
 
     def trial(self) -> Trial:
         return Trial(self.name, self.overrides, sites=self.sites)
@@ -80,16 +78,14 @@ def together(candidates: Sequence[Candidate]) -> Candidate:
     if len(candidates) == 1:
         return candidates[0]
     known = [candidate.predicted for candidate in candidates if candidate.predicted is not None]
+    predicted = None
+    if len(known) == len(candidates):
+        # One change may take away what another would have given.
+        predicted = max(low for low, _ in known), math.prod(high for _, high in known)
     return Candidate(
         subject="+".join(candidate.subject for candidate in candidates),
         overrides=_overrides_of([candidate.trial() for candidate in candidates]),
-        predicted=(
-            # One change may take away what another would have given.
-            max(low for low, _ in known),
-            math.prod(high for _, high in known),
-        )
-        if len(known) == len(candidates)
-        else None,
+        predicted=predicted,
         cautions=tuple(dict.fromkeys(c for candidate in candidates for c in candidate.cautions)),
         sites=tuple(dict.fromkeys(site for candidate in candidates for site in candidate.sites)),
     )
@@ -127,7 +123,6 @@ def learned(
     """Returns the forecast by what another change of the same kind gained, if that is narrower.
 
     What the model says of the one against the other is put upon what the other was measured at.
-    Both are measured against the same baselines, so that the interval is what two runs differ by.
     """
     if candidate.predicted is None:
         return None
@@ -143,10 +138,8 @@ def learned(
             math.hypot(math.log(part), _BETWEEN)
             for part in (speed.mid / speed.low, speed.high / speed.mid)
         )
-        interval = (
-            speed.mid * min(ratios) * math.exp(-below),
-            speed.mid * max(ratios) * math.exp(above),
-        )
+        low = speed.mid * min(ratios) * math.exp(-below)
+        interval = low, speed.mid * max(ratios) * math.exp(above)
         if _width(interval) < _width(narrowest):
             narrowest = interval
     return narrowest

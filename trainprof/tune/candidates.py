@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -49,7 +49,6 @@ class Plan:
             `foretells_ceiling`: the first is narrow enough to be one.
         pass_batches: Of a pass of the feeding loader, None where it tells its length itself.
         fewest_alone: Batches that the loader has to yield alone, to tell its pace.
-        steps_per_batch: Updates for each batch of the feeding loader.
         steps_of_a_pass: That a trial is to go beyond, None: wherever it ends, it tells as much.
         optimizers: Where those are built that could be fused, and are not.
         notes: What is left out and why.
@@ -80,7 +79,6 @@ def plan(
     """Returns what is worth trying on a script, by a run of it.
 
     Args:
-        case: The run.
         allow_numerics: What changes the numbers may be tried.
         free_step_s: What a step takes with batches that cost nothing, once that is measured: a
             thread that never waits computes faster, and no recording tells by how much.
@@ -131,25 +129,17 @@ def _of_threads(context: RunContext) -> list[Candidate]:
 
     No model tells what another number gives.
     """
-    cores, share, threads = (
-        int(context.cores() or 0),
-        context.share(*COMPUTE_KEYS),
-        context.torch.threads,
-    )
+    cores, share = int(context.cores() or 0), context.share(*COMPUTE_KEYS)
+    threads = context.torch.threads
     if context.is_on_device or cores < 2 or share < _COMPUTE_SHARE:
         return []
     values = dict.fromkeys((1, max(cores // 2, 1), cores))
     values.pop(threads or 0, None)
     caution = "sums are added up in another order: losses may differ in the last digits"
+    hopes = {x: times_without(share * max(1 - (threads or x) / x, 0.0)) for x in values}
     return [
-        Candidate(
-            "threads",
-            {"torch_threads": value},
-            None,
-            cautions=(caution,),
-            hope=times_without(share * max(1 - (threads or value) / value, 0.0)),
-        )
-        for value in values
+        Candidate("threads", {"torch_threads": value}, None, (caution,), hope=hope)
+        for value, hope in hopes.items()
     ]
 
 
@@ -172,12 +162,11 @@ def _of_numerics(context: RunContext) -> list[Candidate]:
     share = context.share(*COMPUTE_KEYS)
     if not context.is_on_device or share < _COMPUTE_SHARE:
         return []
-    caution = "changes the numbers: compare the losses"
-    changes: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("matrix products", {"float32_matmul_precision": "high"}),
-        ("convolutions", {"cudnn_benchmark": True}),
-    )
-    return [Candidate(subject, change, None, cautions=(caution,)) for subject, change in changes]
+    cautions = ("changes the numbers: compare the losses",)
+    return [
+        Candidate("matrix products", {"float32_matmul_precision": "high"}, None, cautions),
+        Candidate("convolutions", {"cudnn_benchmark": True}, None, cautions),
+    ]
 
 
 def _ceiling(context: RunContext, feeder: Feeder, others: Sequence[Feeder] = ()) -> Interval | None:

@@ -31,19 +31,16 @@ _SHARED: Final = (
 def best(measurements: Measurements) -> Trial | None:
     """Returns the fastest setting; of those that are nearly as fast the one that changes least.
 
-    None where none was visibly faster, by as much as is worth a change, with nothing against it.
+    None where none was visibly faster with nothing against it.
     """
     faster: list[tuple[float, Trial]] = []
     for trial in _ok_trials(measurements):
         speed = measurements.speedup(trial) if trial.overrides else None
-        if speed is None or speed.verdict != FASTER or speed.mid is None:
+        if speed is None or speed.verdict != FASTER or (speed.mid or 0.0) < 1 + LEAST_GAIN:
             continue
-        if against(measurements, trial):
-            continue
-        if any(run.outcome in BROKEN for run in measurements.of(trial.name)):
-            continue
-        if speed.mid >= 1 + LEAST_GAIN:
-            faster.append((speed.mid, trial))
+        is_broken = any(run.outcome in BROKEN for run in measurements.of(trial.name))
+        if not is_broken and not against(measurements, trial):
+            faster.append((speed.mid or 0.0, trial))
     if not faster:
         return None
     most = max(speed for speed, _ in faster)
@@ -61,9 +58,7 @@ def winners(measurements: Measurements, plan: Plan) -> list[Candidate]:
         speed = measurements.speedup(candidate.trial())
         if speed is None or speed.mid is None or speed.mid < 1 + LEAST_GAIN:
             continue
-        if speed.verdict != FASTER and speed.verdict != UNKNOWN:
-            continue
-        if against(measurements, candidate.trial()):
+        if speed.verdict not in (FASTER, UNKNOWN) or against(measurements, candidate.trial()):
             continue
         # More of the same has to be worth it.
         known = fastest.get(candidate.subject)
@@ -85,10 +80,7 @@ def untried_together(measurements: Measurements) -> list[str]:
 def variants(
     measurements: Measurements, taken: Sequence[Candidate], plan: Plan
 ) -> list[list[Candidate]]:
-    """Returns the changes, and those with one of them replaced by more of the same.
-
-    That of which alone there was as much to be had.
-    """
+    """Returns the changes, and those with one replaced by more of the same, as good alone."""
     all_of_them = [list(taken)]
     for index, candidate in enumerate(taken):
         speed = speed_of(measurements, candidate) or 0.0
@@ -195,10 +187,7 @@ def _batches(passes: Sequence[FirstPass]) -> str:
 
 
 def _slower_whole_runs(measurements: Measurements, trial: Trial) -> float | None:
-    """Returns how many times as fast whole runs were that surely took longer, by what counts.
-
-    Of runs with other numbers of steps, as of a script that stops early by a loss, it tells none.
-    """
+    """Returns how many times as fast whole runs of as many steps were that surely took longer."""
     base, other = (
         [run for run in measurements.comparable(name) if run.run_s is not None]
         for name in (BASELINE, trial.name)

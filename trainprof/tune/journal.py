@@ -29,12 +29,8 @@ LARGEST_BYTES: Final = 1 << 24
 _LARGEST_NUMBER: Final = 1e12
 # What reading values of another shape or size raises.
 _DAMAGES: Final = (
-    LookupError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
+    *(LookupError, ValueError, TypeError),
+    *(AttributeError, ArithmeticError, RecursionError),
 )
 SCHEMA_VERSION: Final = 1
 # Variables that decide how fast a script is: threads and where they run, allocators, how devices
@@ -64,11 +60,8 @@ class JournalDamaged(TrainprofError):
 class Asked:
     """What a `tune` run was started with: as TuneOptions has it, secrets in `words` masked.
 
-    Attributes:
-        script_sha256: Of the script's text, None where there is none.
-        cwd: Where, None: not known.
-        sources: Digests of the files beside the script and of its settings, by name.
-        variables: Of its environment, as `variables_of_pace` has them.
+    `sources` are digests of the files beside the script and of its settings, by name; `variables`
+    those of its environment as `variables_of_pace` has them.
     """
 
     words: tuple[str, ...]
@@ -175,11 +168,7 @@ class RememberingRunner:
     ground: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
-        """Runs a trial, or returns what it showed.
-
-        Raises:
-            CannotResume: If it ran on another machine, or with other libraries, than earlier ones.
-        """
+        """Runs a trial, or returns what it showed; CannotResume if it ran on other ground."""
         known = self.journal.remembered(trial, number)
         if known is not None:
             self.ground = {**known.ground, **self.ground}

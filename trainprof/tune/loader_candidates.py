@@ -15,12 +15,6 @@ from trainprof.findings.loading.loader_cautions import (
     shards_of,
 )
 from trainprof.findings.loading.loader_change import with_workers
-from trainprof.findings.loading.loader_forecast import (
-    LoaderForecast,
-    Modelled,
-    modelled,
-    on_the_cores,
-)
 from trainprof.findings.loading.waiting import TRIED_PREFETCH, TRIED_WORKERS, fewest_of
 from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.tune_support import (
@@ -34,6 +28,12 @@ from trainprof.findings.tune_support import (
     waited_for,
 )
 from trainprof.tune.candidate import Candidate, Interval, up_to
+from trainprof.tune.loader_forecast import (
+    LoaderForecast,
+    Modelled,
+    modelled,
+    on_the_cores,
+)
 
 WORKERS: Final = "workers"
 KEPT: Final = "persistent_workers"

@@ -1,8 +1,8 @@
 """What a search has measured so far, which of its runs are to be compared, and where it is.
 
-Of two trials the same stretch of training is compared. Quick trials make more steps than the script
-as it is, slow ones may be ended early, and what training does may change meanwhile: a model is
-unfrozen, samples get longer, a dataset has all of itself in memory by then."""
+Of two trials the same stretch of training is compared: quick ones make more steps than slow ones,
+and what training does may change meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +48,10 @@ class Alike:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where the search is.
+    """Where the search is: a trial is about to run, where `measured` is None.
 
-    Attributes:
-        trial: About to run, where `measured` is None.
-        done, expected: Runs of trials; how many there will be is not known before the baseline.
-        left_s: Of the budget.
-        is_kept: The run was made before, and is not made again.
+    `done` and `expected` are runs of trials, the latter not known before the baseline; `left_s` is
+    of the budget; `is_kept`: the run was made before, and is not made again.
     """
 
     trial: Trial
@@ -75,7 +72,6 @@ class Measurements:
         predicted, cautions: By the name of a trial.
         trial_steps: After which trials are stopped, None: never.
         best: What is recommended, None: the baseline.
-        ended_by: FINISHED, BUDGET, INTERRUPTED or RUNNING.
         unfinished: Names of what was still to be tried.
         first_counts: The first run counts as the baseline.
         needed_budget_s: That lets one change be tried; None where one was, or none was to be.
@@ -95,7 +91,6 @@ class Measurements:
     _alike: dict[object, tuple[Alike, object]] = field(default_factory=dict)
 
     def of(self, name: str) -> list[Measured]:
-        """Returns the runs of a trial."""
         return [run for run in self.runs if run.trial.name == name]
 
     def failures_after(self) -> list[str]:
@@ -118,16 +113,9 @@ class Measurements:
 
     def comparable(self, name: str) -> list[Measured]:
         """Returns the runs of a trial that tell how fast it is."""
-        left_out = {
-            *cold_runs(self.runs),
-            *held_up_runs(self.runs),
-            *runs_on_other_batches(self.runs),
-        }
+        runs = self.runs
+        left_out = {*cold_runs(runs), *held_up_runs(runs), *runs_on_other_batches(runs)}
         return [run for run in self.of(name) if run.is_ok and run.directory not in left_out]
-
-    def was_cold(self, run: Measured) -> bool:
-        """Whether a run read from disk what others had in memory."""
-        return run.directory in cold_runs(self.runs)
 
     def speedup(self, trial: Trial) -> SpeedUp | None:
         """Returns how many times as fast a trial's runs trained as the baseline's.
@@ -142,7 +130,7 @@ class Measurements:
             for runs in (both.base, both.other)
         )
         base, other = ([pace for pace in side if pace is not None] for side in paces)
-        return self.compared(base, other) if base and other else None
+        return self._compare(base, other) if base and other else None
 
     def alike(self, name: str) -> Alike:
         """Returns the baseline's runs and a trial's as they are compared; each question once."""
@@ -164,16 +152,13 @@ class Measurements:
         runs = self.comparable(CEILING)
         return bool(runs) and not any(run.is_least for run in runs)
 
-    def compared(self, base: Sequence[Pace], other: Sequence[Pace]) -> SpeedUp:
-        """Returns how many times as fast some runs were as others; each question once."""
+    def _compare(self, base: Sequence[Pace], other: Sequence[Pace]) -> SpeedUp:
         key = (tuple(map(id, base)), tuple(map(id, other)))
         known = self._compared.get(key)
         if known is None:
+            speed = speed_up(base, other, took_turns=True)
             # With what was compared, so that no other object gets its id.
-            known = self._compared[key] = (
-                speed_up(base, other, took_turns=True),
-                (tuple(base), tuple(other)),
-            )
+            known = self._compared[key] = speed, (base, other)
         return known[0]
 
     def spent_s(self) -> float:
@@ -241,8 +226,7 @@ def held_up_runs(runs: Sequence[Measured]) -> list[str]:
 def runs_on_other_batches(runs: Sequence[Measured]) -> list[str]:
     """Returns the directories of those on free data whose batches are of another size.
 
-    They are copies of the first ones. Where samples come sorted, or grow from pass to pass, those
-    are not like the batches that the script as it is was measured on.
+    They are copies of the first ones, which may be shorter than later ones.
     """
     sizes = (run.batches for run in runs if run.trial.name == BASELINE and run.is_ok)
     usual = next((batches for batches in sizes if batches), {})

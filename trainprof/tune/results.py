@@ -50,7 +50,7 @@ def summary_of_tune(
 ) -> RunSummary:
     """Returns the summary of a `tune` run: that of its first baseline, with the trials.
 
-    `directory` and `command` as typed, secrets masked; None: the first baseline's command.
+    `directory` and `command` as typed, secrets masked; by default the first baseline's command.
     """
     rows = trials_of(measurements)
     written = dict.fromkeys(path for run in measurements.runs for path in run.written)
@@ -128,19 +128,15 @@ def _row(measurements: Measurements, trial: Trial) -> TrialSummary:
 
 
 def _results(runs: Sequence[Measured]) -> list[Measured]:
-    """Leaves out runs that are to be made again: they were interrupted, or cut short after others.
-
-    One trial's only run that was cut short stands for itself.
-    """
+    """Leaves out runs that are to be made again: interrupted, or cut short after others."""
     ended = [run for run in runs if run.outcome != INTERRUPTED]
     return [run for run in ended if run.outcome != CUT_SHORT] or ended
 
 
 def whether_held(measured: Times, predicted: tuple[float, float]) -> bool | None:
-    """Returns whether a forecast came true, None where what was measured does not tell.
+    """Returns whether a forecast came true: whether the measured interval lies inside, or outside.
 
-    It was right where all of the measured interval lies inside of it, wrong where none does. One
-    that reaches across an edge, or around it, counts for neither.
+    None of one that reaches across an edge, or around it.
     """
     if measured.low is None or measured.high is None:
         return None
@@ -180,19 +176,20 @@ def recommended_of(
     """Returns the setting to take, None where none was visibly faster."""
     if measurements.best is None:
         return None
-    row = next(row for row in rows if row.name == measurements.best.name)
+    best = measurements.best
+    row = next(row for row in rows if row.name == best.name)
     if row.speedup is None:
         return None
-    changed = _changed_loaders(measurements.best, base)
-    minded = to_be_minded(measurements, measurements.best, [loader for loader, _ in changed])
+    changed = _changed_loaders(best, base)
+    minded = to_be_minded(measurements, best, [loader for loader, _ in changed])
     return Recommended(
         overrides=row.overrides,
         speedup=row.speedup,
         name=row.name,
-        sites=list(measurements.best.sites) if measurements.best.loader_arguments() else [],
+        sites=list(best.sites) if best.loader_arguments() else [],
         change=[
             *(f"{loader.site}: {call_with(loader, change)}" for loader, change in changed),
-            *_other_changes(measurements.best, measurements.plan),
+            *_other_changes(best, measurements.plan),
         ],
         cautions=list(dict.fromkeys((*minded, *row.cautions, *_of_builders(measurements)))),
     )
@@ -214,10 +211,7 @@ def _other_changes(trial: Trial, plan: Plan | None) -> list[str]:
             continue
         value = trial.overrides[name]
         if name in _OF_OPTIMIZERS and optimizers:
-            lines += [
-                f"{optimizer.site}: {optimizer.with_argument(name, value)}"
-                for optimizer in optimizers
-            ]
+            lines += [f"{call.site}: {call.with_argument(name, value)}" for call in optimizers]
         else:
             lines.append(code.format(repr(value)))
     return lines
@@ -225,13 +219,9 @@ def _other_changes(trial: Trial, plan: Plan | None) -> list[str]:
 
 def _of_builders(measurements: Measurements) -> list[str]:
     """Returns what to mind where a package builds an optimizer that the best trial changed."""
-    if (
-        measurements.best is None
-        or measurements.plan is None
-        or not _OF_OPTIMIZERS & measurements.best.overrides.keys()
-    ):
-        return []
-    return minded_of(measurements.plan.optimizers)
+    best, plan = measurements.best, measurements.plan
+    is_changed = best is not None and bool(_OF_OPTIMIZERS & best.overrides.keys())
+    return minded_of(plan.optimizers) if is_changed and plan is not None else []
 
 
 _SETTINGS: Final = {

@@ -21,7 +21,7 @@ from trainprof.tune.sandbox.sandbox import (
 )
 from trainprof.tune.trial import WARM_UP, Limits, Measured, Trial
 from trainprof.tune.trial_output import end_of_errors, refusal_in
-from trainprof.tune.trial_reading import Ended, measured
+from trainprof.tune.trial_reading import measured
 
 WOULD_FILL: Final = "ended before its files would have filled the disk"
 # In an argument of the script: what each trial puts its own name in place of.
@@ -106,22 +106,24 @@ class ScriptRunner:
         try:
             finished = run(options)
             record = RunDirectory(path)
-            ended = Ended(finished.outcome, finished.is_overdue)
-            run_of_trial = measured(trial, number, record, ended, relative_to=self.directory.path)
+            run_of_trial = measured(
+                trial,
+                number,
+                record,
+                finished.outcome,
+                is_overdue=finished.is_overdue,
+                relative_to=self.directory.path,
+            )
             if finished.is_full:
                 run_of_trial = replace(run_of_trial, outcome=FAILED, detail=WOULD_FILL, pace=None)
             if self.sandbox is not None and run_of_trial.outcome == FAILED:
                 why = refusal_in(end_of_errors(record.console))
-                run_of_trial = (
-                    run_of_trial
-                    if why is None
-                    else replace(run_of_trial, detail=f"{run_of_trial.detail}. {why}")
-                )
+                if why is not None:
+                    run_of_trial = replace(run_of_trial, detail=f"{run_of_trial.detail}. {why}")
         finally:
             remove_tree(scratch)
-        return replace(
-            run_of_trial, seconds=time.monotonic() - began, left_running=finished.left_running
-        )
+        took_s = time.monotonic() - began
+        return replace(run_of_trial, seconds=took_s, left_running=finished.left_running)
 
 
 def label_of(trial: Trial, number: int) -> str:

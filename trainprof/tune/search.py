@@ -30,7 +30,7 @@ from trainprof.analysis.summary.tune import (
     TOO_FEW_STEPS,
 )
 from trainprof.record.errors import TrainprofError
-from trainprof.tune.candidate import Candidate, Interval, learned, together
+from trainprof.tune.candidate import Candidate, learned, together
 from trainprof.tune.candidates import Plan
 from trainprof.tune.choice import (
     best,
@@ -42,7 +42,7 @@ from trainprof.tune.choice import (
     winners,
 )
 from trainprof.tune.loader_candidates import KEPT, PREFETCHING, WORKERS
-from trainprof.tune.measurements import Measurements, Progress
+from trainprof.tune.measurements import Measurements, Progress, cold_runs
 from trainprof.tune.trial import (
     WARM_UP,
     Limits,
@@ -114,10 +114,8 @@ class Search:
         directory: Of the `tune` run, as one would type it.
         is_known: Whether a run of a trial was made before: then it takes nothing of the budget.
         tell: Called before and after each run.
-        announce: Called with a sentence on what fits into the budget, before the first run and
-            after the baseline.
+        announce: Called with a sentence on what fits into the budget.
         keep: Called after each run with all that is known.
-        known: That is what was measured.
     """
 
     runner: TrialRunner
@@ -145,10 +143,7 @@ class Search:
         self._left_out: list[str] = []
 
     def run(self) -> Measurements:
-        """Returns what was measured; also when it was interrupted or the budget is spent.
-
-        Raises CannotTune if the baseline does not train for long enough to be measured.
-        """
+        """Returns what was measured; CannotTune if the baseline cannot be."""
         known = self.known
         try:
             base = self._planned_from(self._begin())
@@ -188,19 +183,18 @@ class Search:
 
     def _begin(self) -> Measured:
         """Returns the first baseline: the second run, or the first where no more of them fit."""
-        asked = self.trial_steps
         if not self.is_known(Trial(WARM_UP), 1):
             longest = duration(longest_trial_s(self.budget_s))
             self.announce(
                 f"plan: the first run shows how many trials fit into {duration(self.budget_s)}, "
                 f"each ended at a step after about {longest}"
             )
-        first = limits_of_warm_up(self.budget_s, self._steps_budget_s, asked)
+        first = limits_of_warm_up(self.budget_s, self._steps_budget_s, self.trial_steps)
         warm_up = self._measure(Trial(WARM_UP), first)
         if warm_up.outcome in BROKEN:
             raise self._cannot(warm_up)
         is_known = self.is_known(baseline(), 1)
-        steps = asked or self._steps_of_trials(warm_up)
+        steps = self.trial_steps or self._steps_of_trials(warm_up)
         self.known.trial_steps = steps
         takes_s = trial_s(warm_up, steps)
         needed_s = 0.0 if takes_s is None else 2 * takes_s
@@ -244,10 +238,7 @@ class Search:
         return steps_beyond_a_pass(steps, of_a_pass, warm_up, self._steps_budget_s)
 
     def _planned_from(self, base: Measured) -> Measured:
-        """Plans, and returns the baseline to plan from: one that the model of loaders meets.
-
-        A run that something held up may be none, and then nothing of loading would be tried.
-        """
+        """Plans, and returns the baseline to plan from: one that the model of loaders meets."""
         self.known.plan = plan = self.plan_of(base, None)
         if not plan.sites or plan.ceiling is not None:
             return base
@@ -311,10 +302,7 @@ class Search:
         self._expect([])
 
     def _with_kept_workers(self, plan: Plan) -> Plan:
-        """Tries workers that live on, where those that were fastest are started again for a pass.
-
-        The script as it is may have none, or have trained within its first pass alone.
-        """
+        """Tries workers that live on, where the fastest are started again for each pass."""
         winner = next(
             (candidate for candidate in winners(self.known, plan) if candidate.subject == WORKERS),
             None,
@@ -371,11 +359,8 @@ class Search:
                 self._measure(trial)
 
     def _goes_on(self) -> bool:
-        """Whether something is to be repeated behind the last baseline, which may bring it up.
-
-        Where nothing was run anew yet, an earlier start ended here: what it left undecided gets as
-        many runs again.
-        """
+        """Whether something is to be repeated behind the last baseline, which may bring it up."""
+        # An earlier start ended here: what it left undecided gets as many runs again.
         if not self._to_repeat() and not self._has_run:
             self._made.clear()
         return bool(self._to_repeat())
@@ -388,19 +373,18 @@ class Search:
     def _try(self, candidate: Candidate) -> None:
         if self._since_baseline >= _SINGLES_PER_BASELINE:
             self._measure(baseline())
-        self.known.predicted[candidate.name] = self._forecast(candidate)
+        tried = self.known.plan.candidates if self.known.plan is not None else ()
+        self.known.predicted[candidate.name] = learned(
+            candidate, tried, lambda other: self.known.speedup(other.trial())
+        )
         self.known.cautions[candidate.name] = candidate.cautions
         self._measure_warm(candidate.trial())
 
     def _measure_warm(self, trial: Trial) -> None:
         measured = self._measure(trial)
-        if measured.is_ok and self.known.was_cold(measured):
+        if measured.is_ok and measured.directory in cold_runs(self.known.runs):
             # What it read from disk other trials had in memory, and it has by now.
             self._measure(trial)
-
-    def _forecast(self, candidate: Candidate) -> Interval | None:
-        tried = self.known.plan.candidates if self.known.plan is not None else ()
-        return learned(candidate, tried, lambda other: self.known.speedup(other.trial()))
 
     def _data_is_free_enough(self, plan: Plan) -> bool:
         """Whether even batches that cost nothing are no faster: then no loader setting can be."""
@@ -472,6 +456,7 @@ class Search:
 
     def _limits(self, trial: Trial, left_s: float) -> Limits:
         plan = self.known.plan
+        steps = max((run.steps for run in self.known.runs if run.trial.data == "real"), default=0)
         expected = self.known.predicted.get(trial.name)
         if trial.name == CEILING and plan is not None:
             expected = plan.ceiling
@@ -484,12 +469,11 @@ class Search:
             left_s=left_s,
             steps_per_batch=plan.steps_per_batch if plan is not None else 1.0,
             times=1.0 if expected is None else math.sqrt(expected[0] * expected[1]),
-            alone=0 if plan is None else max(self._batches_read(plan), plan.fewest_alone),
+            # As many as training has read.
+            alone=0
+            if plan is None
+            else max(math.ceil(steps / plan.steps_per_batch), plan.fewest_alone),
         )
-
-    def _batches_read(self, plan: Plan) -> int:
-        steps = max((run.steps for run in self.known.runs if run.trial.data == "real"), default=0)
-        return math.ceil(steps / plan.steps_per_batch)
 
     def _expect(self, names: Sequence[str]) -> None:
         self._waiting = list(names)

@@ -62,8 +62,7 @@ class AlreadyTuning(TrainprofError):
 class TuneOptions:
     """What `tune` is asked to do; None: the default, or what an earlier one was begun with.
 
-    The script is the same as before: a run directory never supplies what is executed. Numerics
-    stay allowed once they were. Without `output` it is a new directory under trainprof-runs.
+    A run directory never supplies what is executed. Numerics stay allowed once they were.
     """
 
     script: Script
@@ -87,12 +86,7 @@ class TuneRun:
 
 
 def begin(options: TuneOptions) -> TuneRun:
-    """Makes the directory of a new `tune` run.
-
-    Raises:
-        NoSandbox: If trials cannot be kept from the user's files, and are to be.
-        TrainprofError: If there is no such script, or no directory can be made.
-    """
+    """Makes the directory of a new `tune` run; NoSandbox if trials have none and are to."""
     target = resolve(options.script.words, options.script.module)
     sandbox = _sandbox(options, _existing(options.output))
     now_ns = time.time_ns()
@@ -145,14 +139,11 @@ def _existing(output: Path | None) -> Path:
 
 
 def resumed(directory: RunDirectory, options: TuneOptions) -> TuneRun:
-    """Returns an earlier `tune` run, to go on with the same script.
-
-    Without a budget of its own it gets as much again.
+    """Returns an earlier `tune` run, to go on with the same script, by default for as long again.
 
     Raises:
         JournalDamaged: If it is no `tune` run.
         CannotResume: If what was asked for or what trials stand on is another by now.
-        NoSandbox: If trials cannot be kept from the user's files, and were so before.
     """
     journal = read_journal(directory)
     was = journal.asked
@@ -187,7 +178,6 @@ def resumed(directory: RunDirectory, options: TuneOptions) -> TuneRun:
 
 
 def _as_options(asked: Asked) -> dict[str, object]:
-    """Returns how one was begun, as one would type it."""
     module = () if asked.module is None else ("-m", asked.module)
     return {
         "the command": shlex.join((*module, *asked.words)),
@@ -204,13 +194,9 @@ def tune(
     tell: Callable[[Progress], None] = lambda progress: None,
     announce: Callable[[str], None] = lambda sentence: None,
 ) -> RunSummary:
-    """Runs trials until it is known what helps, or the time is over.
+    """Runs trials until it is known what helps, or the time is over; `tell`, `announce` as Search.
 
-    `tell` is called before and after each run of a trial, `announce` with a sentence on what fits
-    into the budget, before the first run and after the baseline.
-
-    Returns:
-        The summary, which is saved too: after each trial as far as it is known.
+    Returns the summary, which is saved too: after each trial as far as it is known.
 
     Raises:
         CannotTune: If the baseline cannot be measured.
@@ -219,6 +205,7 @@ def tune(
         AlreadyTuning: If another process is at work in the same directory.
     """
     directory, asked = run.directory, run.journal.asked
+    typed = Path(_as_typed(directory.path))
     runner = ScriptRunner(run.script, directory, interval_s=asked.interval_s, sandbox=run.sandbox)
     base: RunSummary | None = None
     summary: RunSummary | None = None
@@ -234,7 +221,7 @@ def tune(
             base,
             measurements,
             name=run_name(directory),
-            directory=_as_typed(directory.path),
+            directory=str(typed),
             budget_s=run.budget_s + spent_s,
             command=_command(run.script),
             is_sandboxed=asked.is_sandboxed,
@@ -248,7 +235,7 @@ def tune(
         budget_s=run.budget_s,
         trial_steps=asked.trial_steps,
         steps_budget_s=asked.budget_s,
-        directory=Path(_as_typed(directory.path)),
+        directory=typed,
         is_known=run.journal.knows,
         tell=tell,
         announce=announce,
@@ -261,8 +248,8 @@ def tune(
         remove_tree(directory.path / SCRATCH)
     if summary is None:
         bare = () if asked.is_sandboxed else ("--unsandboxed",)
-        place = _as_typed(directory.path)
-        again = shlex.join(("trainprof", "tune", "--resume", place, *bare, *_command(run.script)))
+        command = _command(run.script)
+        again = shlex.join(("trainprof", "tune", "--resume", str(typed), *bare, *command))
         raise StoppedTooEarly(
             "stopped before the script as it is was measured: nothing is known yet",
             hint=f"begin again with: {again}",
@@ -272,10 +259,7 @@ def tune(
 
 @contextlib.contextmanager
 def alone_in(directory: RunDirectory) -> Iterator[None]:
-    """Holds a `tune` run's directory until its process ends; AlreadyTuning if another one does.
-
-    Where the file system knows no locks nothing is held.
-    """
+    """Holds a `tune` run's directory until its process ends; AlreadyTuning if another one does."""
     descriptor = os.open(directory.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -285,7 +269,7 @@ def alone_in(directory: RunDirectory) -> Iterator[None]:
                 f"another `trainprof tune` is at work in {directory.path}",
                 hint="wait for it, or end it with Ctrl-C",
             ) from error
-        except OSError:
+        except OSError:  # the file system knows no locks
             pass
         yield
     finally:
@@ -308,7 +292,6 @@ def _planned(directory: RunDirectory, base: Measured, free_s: float | None, aske
 
 
 def _notes_of(base: Measured) -> tuple[str, ...]:
-    """Returns what the script as it is does besides that disturbs."""
     if not base.left_running:
         return ()
     names = ", ".join(base.left_running)

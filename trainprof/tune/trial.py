@@ -25,12 +25,10 @@ LOADER_ARGUMENTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is changed.
+    """What is changed; `data` and `pass_batches` as TrialOptions has them.
 
-    Attributes:
-        overrides: DataLoader arguments, torch_threads, fused, ... The value of an argument is for
-            all loaders of `sites`, the lines that build them, or a mapping from line to value.
-        data, pass_batches: As TrialOptions has them.
+    `overrides` are DataLoader arguments, torch_threads, fused, ... The value of an argument is for
+    all loaders of `sites`, the lines that build them, or a mapping from line to value.
     """
 
     name: str
@@ -51,7 +49,6 @@ class Trial:
         }
 
     def settings(self) -> dict[str, Any]:
-        """Returns the overrides that are no arguments of loaders."""
         return {k: value for k, value in self.overrides.items() if k not in LOADER_ARGUMENTS}
 
 
@@ -93,11 +90,9 @@ class Limits:
 
     Attributes:
         steps, seconds: It is ended after so many, at a step; None: it takes what it takes.
-        killed_after_s: However it hangs.
         is_of_budget: `seconds` is what the budget leaves it: a run that is cut off too early by
             that is no result.
-        enough_s, enough_steps: It is ended once so many seconds are over since its start, and since
-            its first step, and so many steps were made; None: not before.
+        enough_s, enough_steps: As TrialOptions has them.
     """
 
     steps: int | None
@@ -118,34 +113,30 @@ class FirstPass:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run of a trial.
+    """One run of a trial, `number` of them from 1 on; `outcome` and `detail` as TrialSummary's.
 
     Attributes:
-        number: Of the runs of this trial, from 1 on.
         directory: Relative to the `tune` run's.
-        outcome, detail: As TrialSummary has them.
         seconds: From start to results.
         pace: Of its steady steps, or of the batches of a loader alone, each time as many as an
-            update takes; None where there is none.
+            update takes.
         training_pace: With starts of passes, spread over their steps; of free data as `pace`.
         saves_s: What checkpoints inside passes added to a mean steady step; in neither pace.
         run_s: From the script's start to its end, where it came to its own end.
         steps: Of a loader alone, those that its batches would do for.
-        startup_s, training_s: From its start to its first batch; of the training phase.
         was_cut: Its time was over before its steps were made.
-        failed_after: How it failed once all its training had been ended at a limit, None: not.
+        failed_after: How it failed once all its training had been ended at a limit.
         left_running: Names of what it had started and was ended with it.
-        losses: Of its first backward passes, () where not known.
+        losses: Of its first backward passes.
         refused: What could not be changed, and why.
         written: Files that it changed outside of its scratch directory, where it had no sandbox.
         read_bytes: By batch preparation.
-        peak_memory_bytes: Of the process tree.
         disturbance: By what share other processes may have slowed it.
         ground: The machine and libraries, as `comparability.ground_of` has them.
-        seen: Its steps, None where they are not known, or it is of a loader alone.
+        seen: Its steps; None of a loader alone.
         is_least: As FreeSteps has it; of trials on free data.
-        batches: Mean bytes of the batches of training, by the line that builds their loader.
-        passes: The first ones over streams, by that line.
+        batches, passes: Mean bytes of the batches of training, and the first passes over streams,
+            by the line that builds their loader.
     """
 
     trial: Trial
@@ -159,7 +150,6 @@ class Measured:
     saves_s: float = 0.0
     run_s: float | None = None
     steps: int = 0
-    startup_s: float = 0.0
     training_s: float = 0.0
     was_cut: bool = False
     failed_after: str | None = None
@@ -216,9 +206,5 @@ class TrialRunner(Protocol):
     """What `tune` asks for runs of trials; tests put a fake one in its place."""
 
     def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
-        """Runs a trial once, `number` from 1 on; a script that fails is a result.
-
-        Raises:
-            TrainprofError: If nothing could be started.
-        """
+        """Runs a trial once; a script that fails is a result."""
         ...

@@ -52,8 +52,7 @@ _MOST_TIMES: Final = 10.0
 def limits_of_warm_up(budget_s: float, steps_budget_s: float, asked_steps: int | None) -> Limits:
     """Returns how long the first run goes on, which counts only where time is left for no more.
 
-    A script without a step by `budget_s` is killed. `steps_budget_s`: that of the first start,
-    where the search was resumed. With `asked_steps` it ends there or after `enough_s`.
+    `steps_budget_s`: that of the first start, where the search was resumed.
     """
     trained_s = steps_budget_s / _TRIALS_IN_BUDGET
     # Trials as long as asked for read more data, which the warm-up is to bring into memory.
@@ -68,15 +67,11 @@ def limits_of_warm_up(budget_s: float, steps_budget_s: float, asked_steps: int |
 
 
 def longest_trial_s(budget_s: float) -> float:
-    """Returns the time in s after which any trial is ended at its next step."""
     return budget_s * _LARGEST_SHARE
 
 
 def trial_s(first: Measured, steps: int | None) -> float | None:
-    """Returns what a run of the script takes, in s; None where the time of a step is unknown.
-
-    By an earlier run of it; `steps`: after which it is stopped, None: it goes to its end.
-    """
+    """Returns what a run of the script takes, in s, by an earlier one; None: unknown."""
     if first.run_s is not None and (steps or first.steps) >= first.steps:
         return first.seconds
     step_s = _usual_step_s(first)
@@ -89,7 +84,7 @@ def trial_s(first: Measured, steps: int | None) -> float | None:
 
 
 def budget_of_a_change(first_s: float, trial_s: float) -> float:
-    """Returns the budget in s that lets one change be tried, rounded up to 5 s or a minute."""
+    """Returns the budget that lets one change be tried, rounded up to 5 s or a minute."""
     needed_s = first_s + _FEWEST_TRIALS * trial_s * _MARGIN
     unit_s = 5 if needed_s < 120 else 60
     return float(math.ceil(needed_s / unit_s) * unit_s)
@@ -160,10 +155,7 @@ def limits_of(
 def steps_beyond_a_pass(
     steps: int, steps_of_a_pass: float, warm_up: Measured, budget_s: float
 ) -> int:
-    """Returns after how many steps trials are stopped, so that they see later passes start.
-
-    `steps`, that they make otherwise, where that takes too much of the budget.
-    """
+    """Returns after how many steps trials are stopped, so that they see later passes start."""
     if warm_up.steps == 0 or warm_up.training_s <= 0:
         return steps
     start_up_s = max(warm_up.seconds - warm_up.training_s, 0.0)

@@ -49,9 +49,8 @@ class TrialNotes:
     Attributes:
         applied: What was changed, by name, as it was asked for.
         refused: What was not changed, somewhere, and why; a name may be in both.
-        losses: Of the first backward passes; one that was not finite is nan.
-        written: Files that a trial without a sandbox changed outside of its scratch directory, and
-            whether they were there before.
+        losses: Of the first backward passes; nan where not finite.
+        written: Files changed outside of the scratch directory, and whether they were there before.
     """
 
     applied: Mapping[str, Any]
@@ -61,7 +60,7 @@ class TrialNotes:
 
 
 def read_trial_notes(directory: RunDirectory) -> TrialNotes:
-    """Reads them from a run's recording; what is not there, or not to be read, is empty."""
+    """Reads them from a run's recording; what cannot be read is empty."""
     recording = first_recording(directory)
     notes = training_processes(recording)[0].metadata.texts[Topic.TRIAL]
     applied: dict[str, Any] = {}
@@ -96,8 +95,7 @@ def _written(note: Any) -> Iterator[tuple[str, bool]]:
 def last_words(console: Path, exception: str | None) -> str | None:
     """Returns the line that tells why a script ended, such as "ValueError: no such file".
 
-    `exception`: the name of what ended it, None: unknown. A worker's own comes behind the one that
-    passes it on, and tells more. None where nothing was written that tells it.
+    `exception`: the name of what ended it. A worker's own comes behind the one that passes it on.
     """
     lines = [line for line in end_of_errors(console).splitlines() if line.strip()]
     if exception is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os.path import lexists
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -54,25 +54,22 @@ _HANGS_AFTER_STEPS: Final = 10
 _OUT_OF_MEMORY_NAMES: Final = ("OutOfMemoryError", "MemoryError")
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a trial's script came to its end, as its parent saw it."""
-
-    outcome: Outcome
-    is_overdue: bool
-
-
 def measured(
-    trial: Trial, number: int, directory: RunDirectory, ended: Ended, *, relative_to: Path
+    trial: Trial,
+    number: int,
+    directory: RunDirectory,
+    ended: Outcome,
+    *,
+    is_overdue: bool,
+    relative_to: Path,
 ) -> Measured:
     """Reads a trial that has ended, but for how long it took; saves its summary as `run` does."""
     summary = summarize(directory)
     save_json(directory.summary, to_jsonable(summary))
-    outcome, detail = _outcome(summary, ended, directory.console)
+    outcome, detail = _outcome(summary, ended, directory.console, is_overdue=is_overdue)
     failed_after = None
     if outcome in (FAILED, TIMED_OUT) and summary.run.exit.was_limited:
-        # What was to be measured was: who comes then may miss what the whole training writes, and
-        # a thread that is stopped behind the loop goes on.
+        # What was to be measured was.
         outcome, detail, failed_after = OK, None, detail or DID_NOT_END
     elif outcome == TIMED_OUT and (stood := _hung(trial, summary)) is not None:
         outcome, detail = HUNG, stood
@@ -140,7 +137,6 @@ def read(
         saves_s=without_saves(run).checkpoints_s if trial.data == "real" else 0.0,
         run_s=summary.run.wall_s if summary.run.exit.is_whole and trial.data == "real" else None,
         steps=_steps(trial, summary),
-        startup_s=summary.phases.initialization_s,
         training_s=summary.phases.training_s,
         was_cut=outcome in (TIMED_OUT, HUNG) or summary.run.exit.limit == MAX_TIME,
         failed_after=failed_after,
@@ -208,10 +204,7 @@ def _of_steps(run: ComparedRun, table: StepTable) -> ComparedRun:
 
 
 def _real_paces(run: ComparedRun) -> Paces:
-    """Returns the paces of steps that save no checkpoint.
-
-    Trials make unlike numbers of steps, and hold a few saves by chance, which make each noisy.
-    """
+    """Returns the paces of steps that save no checkpoint: trials hold a few by chance."""
     run = without_saves(run)
     if run.why_unusable() is not None:
         return Paces()
@@ -236,10 +229,12 @@ def _telling(pace: Pace | None, fewest: int) -> Pace | None:
     return pace
 
 
-def _outcome(summary: RunSummary, ended: Ended, console: Path) -> tuple[str, str | None]:
-    outcome, end = ended.outcome, summary.run.exit
-    if ended.is_overdue:
+def _outcome(
+    summary: RunSummary, outcome: Outcome, console: Path, *, is_overdue: bool
+) -> tuple[str, str | None]:
+    if is_overdue:
         return TIMED_OUT, None
+    end = summary.run.exit
     if outcome.interrupted or ENDING & set(outcome.signals_received):
         return INTERRUPTED, None
     detail = end.detail
@@ -300,10 +295,7 @@ class CannotSave(TrainprofError):
 
 
 def save_json(path: Path, value: Any) -> None:
-    """Writes a file of a `tune` run as `write_json` does.
-
-    Raises CannotSave if the system refuses, or something else is in the file's place.
-    """
+    """Writes a file of a `tune` run as `write_json` does; CannotSave if the system refuses."""
     try:
         write_json(path, value)
     except OSError as error:
@@ -315,10 +307,7 @@ def save_json(path: Path, value: Any) -> None:
 
 
 def first_passes(summary: RunSummary) -> Mapping[str, FirstPass]:
-    """Returns the first pass over each stream, by the line that builds its loader.
-
-    How long that is is for each worker to say; elsewhere a sampler, which workers do not change.
-    """
+    """Returns the first pass over each stream, by the line that builds its loader."""
     first: dict[str, FirstPass] = {}
     for loader in sorted(summary.loaders, key=lambda each: each.id):
         if loader.role != TRAINING or not loader.is_iterable:

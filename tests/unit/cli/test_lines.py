@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 import typer
-from support.line_runs import LineRun
 
-from trainprof.cli.app import app, options_with_value, run_command, script_word
+from trainprof.cli.app import app, options_with_value, script_word
 from trainprof.cli.lines import names_saved_run
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -25,13 +24,13 @@ def saved_run(path):
     (Path(path) / "manifest.json").write_text('{"schema_version": 1}')
 
 
-# -- which of the two ---------------------------------------------------------------------------
-
-
 def test_a_saved_run_is_a_directory_a_name_or_latest():
     saved_run("trainprof-runs/train-1")
     saved_run("elsewhere")
-    for word in ("trainprof-runs/train-1", "train-1", "elsewhere", "elsewhere/", "latest"):
+    Path("cut/events").mkdir(parents=True)
+    Path("many/ranks/0").mkdir(parents=True)
+    names = ("trainprof-runs/train-1", "train-1", "elsewhere", "elsewhere/")
+    for word in (*names, "latest", "cut", "many"):
         assert names_saved_run(word), word
 
 
@@ -45,13 +44,6 @@ def test_a_script_is_all_else(tmp_path):
     words = ("train.py", "package", "torchrun", "nowhere.py", "latest", "-", "", "a\0b", "x" * 5000)
     for word in words:
         assert not names_saved_run(word), word
-
-
-def test_a_run_that_was_cut_off_or_is_of_ranks_is_a_run():
-    Path("cut/events").mkdir(parents=True)
-    Path("many/ranks/0").mkdir(parents=True)
-    assert names_saved_run("cut")
-    assert names_saved_run("many")
 
 
 @pytest.mark.parametrize(
@@ -78,52 +70,3 @@ def test_lines_takes_all_that_run_does():
 
     # It finds nothing, and never makes a device wait.
     assert names("run") - {"--lines", "--rule"} <= names("lines") | {"script"}
-
-
-# -- errors -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "part"),
-    [
-        (["lines"], 125, "no script given"),
-        (["lines", "nowhere.py"], 127, "no such script: nowhere.py"),
-        (["lines", "--", "latest"], 127, "no such script: latest"),
-        (["lines", "-u", "fortnight", "x.py"], 125, "'fortnight' is no unit"),
-        (["lines", "-u", "-1", "x.py"], 125, "'-1' is no unit"),
-        (["lines", "-u", "nan", "x.py"], 125, "'nan' is no unit"),
-        (["lines", "-u", "inf", "x.py"], 125, "'inf' is no unit"),
-        (["lines", "--top", "0", "x.py"], 125, "'0' is not a whole number of at least 1"),
-        (["lines", "--only", "gpu", "x.py"], 125, "'gpu' is none of workers, main"),
-        (["lines", "latest"], 2, "no run at latest"),
-        (["lines", "nowhere.lprof"], 127, "no such script: nowhere.lprof"),
-        (["lines", "bare"], 2, "bare has no line times"),
-        (["lines", "bare", "--top", "many"], 2, "'many' is not a whole number"),
-        (["lines", "bare", "more"], 2, "unexpected extra argument"),
-        (["lines", "-f", "x:y", "bare"], 2, "No such option: -f"),
-    ],
-)
-def test_user_errors_are_one_line_and_a_hint(capsys, arguments, status, part):
-    saved_run("bare")
-    assert run_command(arguments) == status
-    out, err = capsys.readouterr()
-    assert out == ""
-    message, hint = err.splitlines()
-    assert message.startswith("trainprof: ")
-    assert part in message
-    assert hint.startswith("hint: ")
-    if "see trainprof" in hint:
-        assert hint == "hint: see trainprof lines --help"
-
-
-@pytest.mark.parametrize(
-    ("unit", "shown"),
-    [("s", "1"), ("ms", "0.001"), ("us", "1e-06"), ("ns", "1e-09"), ("2e-3", "0.002")],
-)
-def test_units(tmp_path, capsys, unit, shown):
-    run = LineRun(tmp_path)
-    process = run.process()
-    process.lines(process.function("data.py", 1, "f"), {2: (1, 1000)})
-    run.write()
-    assert run_command(["lines", "run", "-u", unit]) == 0
-    assert capsys.readouterr().out.startswith(f"Timer unit: {shown} s\n\n")

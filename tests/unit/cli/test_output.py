@@ -1,3 +1,5 @@
+"""What a stream can show, and messages of one line."""
+
 from __future__ import annotations
 
 import io
@@ -5,7 +7,7 @@ import sys
 
 import pytest
 
-from trainprof.cli.output import complain, style_of, write
+from trainprof.cli.output import complain, page_of, width_of, write
 
 
 class Terminal(io.StringIO):
@@ -22,30 +24,25 @@ def plain_environment(monkeypatch):
 
 
 def test_colour_is_for_terminals_that_do_not_forbid_it(monkeypatch):
-    assert style_of(Terminal())["color"]
-    assert not style_of(io.StringIO())["color"]
-    assert not style_of(None)["color"]
+    assert page_of(Terminal()).color
+    assert not page_of(io.StringIO()).color
+    assert not page_of(None).color
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not style_of(Terminal())["color"]
+    assert not page_of(Terminal()).color
 
 
 def test_width_without_a_terminal(monkeypatch):
-    assert style_of(io.StringIO())["width"] == 80
-    monkeypatch.setenv("COLUMNS", "132")
-    assert style_of(io.StringIO())["width"] == 132
-    for nonsense in ("0", "-5", "wide", ""):
-        monkeypatch.setenv("COLUMNS", nonsense)
-        assert style_of(None)["width"] == 80
-
-
-def test_unicode_is_what_the_stream_encodes():
-    assert style_of(Terminal())["unicode"]
-    assert not style_of(io.TextIOWrapper(io.BytesIO(), "ascii"))["unicode"]
+    for columns, width in ((None, 80), ("132", 132), ("0", 80), ("-5", 80), ("wide", 80)):
+        if columns is not None:
+            monkeypatch.setenv("COLUMNS", columns)
+        assert width_of(io.StringIO()) == width_of(None) == width
 
 
 def test_what_a_stream_cannot_encode_is_escaped():
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, "ascii")
+    assert page_of(Terminal()).unicode
+    assert not page_of(stream).unicode
     write(stream, "é\n")
     assert raw.getvalue() == b"\\xe9\n"
     write(None, "nobody reads this")

@@ -11,25 +11,24 @@ from dataclasses import replace
 import pytest
 from support import summaries
 
-from trainprof.analysis.summary.finding import LOADER_ID, OTHER_OPTIMIZERS, Finding
+from trainprof.analysis.summary.finding import LOADER_ID, OTHER_OPTIMIZERS
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.cli.app import run_command
 
 CHANGE = {"num_workers": 4}
+ROLES = ("training", "evaluation")
 TOOLS = {"git": ["git", "apply", "-p1", "-"], "patch": ["patch", "-p1", "--no-backup-if-mismatch"]}
-Captured = pytest.CaptureFixture[bytes]
 
 
-def suggested(root, capture, *, site="train.py:1", loader=None, more_loaders=(), **of_finding):
+def suggested(root, capture, *, site="train.py:1", loaders=None, findings=None, **of_finding):
     """Returns what stdout and stderr say of a run that began in `root`."""
     run = root / "run"
     run.mkdir()
     changes = {"site": site, "change": CHANGE, "evidence": {LOADER_ID: 0}, **of_finding}
-    finding: Finding = summaries.finding(**changes)
     summary = replace(
         summaries.slow_loader(),
-        findings=[finding],
-        loaders=[loader or summaries.loader(site), *more_loaders],
+        findings=findings or [summaries.finding(**changes)],
+        loaders=loaders or [summaries.loader(site)],
     )
     (run / "manifest.json").write_text(json.dumps({"schema_version": 1, "cwd": str(root)}))
     (run / "summary.json").write_text(json.dumps(to_jsonable(summary)))
@@ -72,39 +71,25 @@ def test_a_file_keeps_all_but_what_is_changed(before, how, tmp_path, capsysbinar
 
 
 @pytest.mark.parametrize("how", TOOLS)
-@pytest.mark.parametrize("name", ["my train.py", "größe.py", "it's.py", "sub dir/x.py"])
-def test_a_file_of_any_name(name, how, tmp_path, capsysbinary):
+@pytest.mark.parametrize("name", ["my train.py", "größe.py", "sub dir/x.py", "linked/it's.py"])
+def test_a_file_of_any_name_and_what_a_link_leads_to(name, how, tmp_path, capsysbinary):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "linked").symlink_to("real")
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("a = DataLoader(d, 8)\n")
     out, _ = suggested(tmp_path, capsysbinary, site=f"{name}:1")
     apply(how, out, tmp_path)
     assert (tmp_path / name).read_text() == "a = DataLoader(d, 8, num_workers=4)\n"
+    assert (tmp_path / "linked").is_symlink()
 
 
-@pytest.mark.parametrize("how", TOOLS)
-@pytest.mark.parametrize("link_to", ["file", "folder"])
-def test_what_a_link_leads_to_is_changed(link_to, how, tmp_path, capsysbinary):
-    (tmp_path / "real").mkdir()
-    (tmp_path / "real" / "main.py").write_text("a = DataLoader(d, 8)\n")
-    if link_to == "file":
-        (tmp_path / "train.py").symlink_to("real/main.py")
-        site = "train.py:1"
-    else:
-        (tmp_path / "linked").symlink_to("real")
-        site = "linked/main.py:1"
-    out, _ = suggested(tmp_path, capsysbinary, site=site)
-    apply(how, out, tmp_path)
-    assert "num_workers=4" in (tmp_path / "real" / "main.py").read_text()
-
-
-@pytest.mark.parametrize("how", ["link", "path"])
-def test_what_lies_elsewhere_is_left_alone(how, tmp_path, capsysbinary):
+@pytest.mark.parametrize("name", ["train.py", "../other.py"])
+def test_what_lies_elsewhere_is_left_alone(name, tmp_path, capsysbinary):
     root, other = tmp_path / "root", tmp_path / "other.py"
     root.mkdir()
     other.write_text("a = DataLoader(d, 8)\n")
-    if how == "link":
-        (root / "train.py").symlink_to(other)
-    out, _ = suggested(root, capsysbinary, site="train.py:1" if how == "link" else f"{other}:1")
+    (root / "train.py").symlink_to(other)
+    out, _ = suggested(root, capsysbinary, site=f"{name}:1")
     assert b"where the run began\n" in out
     assert b"---" not in out
 
@@ -148,19 +133,15 @@ def test_what_is_to_be_minded_stands_by_the_diff_and_on_stderr(tmp_path, capsysb
     apply("git", out, tmp_path)
 
 
-def test_a_terminal_is_told_once(tmp_path, capsysbinary, monkeypatch):
+def test_a_terminal_shows_it_once_and_that_a_line_builds_several_loaders(
+    tmp_path, capsysbinary, monkeypatch
+):
     (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\n")
     monkeypatch.setattr("trainprof.cli.report.is_terminal", lambda stream: True)
-    out, err = suggested(tmp_path, capsysbinary, cautions=["workers keep their copy"])
-    assert b"# mind: workers keep their copy\n" in out
-    assert err == ""
-
-
-def test_one_line_that_builds_several_loaders_says_so(tmp_path, capsysbinary):
-    (tmp_path / "train.py").write_text("a = DataLoader(d, 8)\n")
-    other = summaries.loader("train.py:1", id=1, role="evaluation")
-    out, _ = suggested(tmp_path, capsysbinary, more_loaders=(other,))
+    loaders = [summaries.loader("train.py:1", id=i, role=r) for i, r in enumerate(ROLES)]
+    out, err = suggested(tmp_path, capsysbinary, loaders=loaders)
     assert b"# mind: its line builds 2 loaders (training, evaluation): it counts for all" in out
+    assert err == ""
 
 
 def test_ranks_that_each_had_a_trainprof_tell_where_the_run_began_and_when(tmp_path, capsysbinary):
@@ -196,6 +177,39 @@ def test_all_optimizers_of_a_finding_are_changed(tmp_path, capsysbinary):
     changed = "d = Adam(p, fused=True)\ng = Adam(q, lr=0.1, fused=True)\n"
     assert (tmp_path / "gan.py").read_text() == changed
     assert (tmp_path / "more.py").read_text() == "s = SGD(p, fused=True)\nbuilt = make(q)\n"
+
+
+@pytest.mark.parametrize("copies_in", ["train.py", "engine.py"])
+def test_batches_are_pinned_where_they_are_made_and_copied_where_they_are_used(
+    copies_in, tmp_path, capsysbinary
+):
+    (tmp_path / "train.py").write_text("loader = DataLoader(data)\nx = x.to(device)\n")
+    (tmp_path / "engine.py").write_text("\nx = x.to(device)\n")
+    change = {"pin_memory": True, "non_blocking": True}
+    loaders = [summaries.loader("train.py:1")]
+    site = f"{copies_in}:2"
+    out, _ = suggested(tmp_path, capsysbinary, site=site, loaders=loaders, change=change)
+    assert "pin_memory" not in (tmp_path / "train.py").read_text()  # it writes nothing
+    apply("git", out, tmp_path)
+    assert "DataLoader(data, pin_memory=True)" in (tmp_path / "train.py").read_text()
+    assert "x.to(device, non_blocking=True)" in (tmp_path / copies_in).read_text()
+
+
+def test_several_changes_of_one_file_apply_together(tmp_path, capsysbinary):
+    lines = ["a = DataLoader(data, 8,", "    num_workers=4)", "b = DataLoader(other,", "    8)", ""]
+    (tmp_path / "train.py").write_text("\n".join(lines))
+    loaders = [summaries.loader(f"train.py:{line}", id=line) for line in (1, 3)]
+    changes = [(1, {"num_workers": 0}), (3, {"num_workers": 2}), (3, {"prefetch_factor": 4})]
+    findings = [
+        summaries.finding(site=f"train.py:{line}", change=change, evidence={LOADER_ID: line})
+        for line, change in changes
+    ]
+    out, _ = suggested(tmp_path, capsysbinary, loaders=loaders, findings=findings)
+    assert out.count(b"--- a/train.py") == 1
+    assert b"# edit by hand: one above changes the same call" in out
+    apply("git", out, tmp_path)
+    lines[1], lines[3] = "    num_workers=0)", "    8, num_workers=2)"
+    assert (tmp_path / "train.py").read_text() == "\n".join(lines)
 
 
 COPY = {"non_blocking": True}
@@ -248,17 +262,13 @@ def test_what_takes_a_decision_is_left_to_the_user(source, change, tmp_path, cap
     assert b"---" not in out
 
 
-@pytest.mark.parametrize("name", ['a"b.py', "a\\b.py", "a\tb.py", "a\n--- a/b.py"])
-def test_a_name_that_not_every_diff_can_hold(name, tmp_path, capsysbinary):
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).write_text("a = DataLoader(d, 8)\n")
+@pytest.mark.parametrize("name", ['a"b.py', "a\\b.py", "a\tb.py", "a\n--- a/b.py", "fifo"])
+def test_a_name_that_not_every_diff_can_hold_and_a_pipe(name, tmp_path, capsysbinary):
+    if name == "fifo":
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a = DataLoader(d, 8)\n")
     out, _ = suggested(tmp_path, capsysbinary, site=f"{name}:1")
-    assert b"edit by hand: its name has signs" in out
+    assert (b"not a plain file" if name == "fifo" else b"by hand: its name has signs") in out
     assert b"\n---" not in out
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no fifos")
-def test_a_pipe_is_not_waited_for(tmp_path, capsysbinary):
-    os.mkfifo(tmp_path / "train.py")
-    out, _ = suggested(tmp_path, capsysbinary)
-    assert b"edit by hand: train.py cannot be read: not a plain file" in out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 from dataclasses import replace
@@ -22,7 +23,6 @@ from trainprof.tune.search import Search
 from trainprof.tune.session import TuneOptions
 from trainprof.tune.trial import Measured
 
-Captured = pytest.CaptureFixture[str]
 GO_ON = ("--resume", "t", "--budget", "10m", "train.py")
 
 
@@ -48,21 +48,18 @@ def change_runs(monkeypatch, change):
     monkeypatch.setattr(session, "ScriptRunner", Changed)
 
 
-def test_what_is_faster_is_recommended_on_stdout(planted, capsys):
+def test_what_is_faster_is_recommended_on_stdout_and_in_json_as_promised(planted, capsys):
     assert run_command(["tune", "-o", "t", "train.py", "--epochs", "3"]) == 0
     shown = capsys.readouterr()
     assert "trial 4 of about " in shown.err
     assert run_command(["report", "t"]) == 0
     assert capsys.readouterr().out == shown.out
-
-
-def test_the_json_is_the_contracts(planted, capsys):
-    summary = json_of(capsys, "-o", "t", "train.py")
+    summary = json_of(capsys, "-o", "u", "train.py")
     names = [trial["name"] for trial in summary["trials"]]
     assert names[:3] == ["baseline", "ceiling", "loader_alone"]
     assert set(summary["trials"][1]["speedup"]) == {"low", "mid", "high"}
     assert summary["recommended"]["overrides"] == {"num_workers": 2}
-    assert summary == json.loads(Path("t/summary.json").read_text())
+    assert summary == json.loads(Path("u/summary.json").read_text())
 
 
 @pytest.mark.parametrize("at", [1, 2])
@@ -169,10 +166,6 @@ def test_without_a_sandbox_nothing_is_begun(planted, capsys, monkeypatch):
     ]
     assert planted == []
     assert not Path("t").exists()
-
-
-def test_unsandboxed_trials_take_no_sandbox(planted, capsys, monkeypatch):
-    monkeypatch.setattr(session, "make_sandbox", refused)
     assert json_of(capsys, "--unsandboxed", "-o", "t", "train.py")["trials"]
     assert json.loads(Path("t/tune.json").read_text())["is_sandboxed"] is False
 
@@ -248,9 +241,6 @@ def planted(tmp_path, monkeypatch):
 
 
 SECRET = "abcdef0123456789"
-INFINITE, NAN = float("inf"), float("nan")
-ENTRY = {"name": "baseline", "number": 1, "overrides": {}, "directory": "trials/baseline"}
-ENTRY |= {"outcome": "ok", "detail": None, "failed_after": None, "left_running": []}
 JOURNAL = Path("t/tune.json")
 
 
@@ -280,51 +270,36 @@ def refusal(capsys, *words):
     return shown.err
 
 
-def test_it_takes_the_same_command_and_goes_on(planted):
-    begun("train.py", "--lr", "1")
-    assert run_command(["tune", "-q", "--resume", "t", "train.py", "--lr", "1"]) == 0
-
-
-def test_without_the_command_it_says_that_it_takes_it(planted, capsys):
-    begun("train.py")
-    assert "--resume needs the same command again" in refusal(capsys, "--resume", "t")
-    assert planted == []
-
-
 @pytest.mark.parametrize(
-    "words",
+    ("first", "how", "words", "said"),
     [
-        ["train.py"],
-        ["train.py", "--lr", "2"],
-        ["train.py", "--lr", "1", "--check"],
-        ["./train.py", "--lr", "1"],
-        ["-m", "train", "--lr", "1"],
+        *(
+            ("train.py --lr 1", {}, words, f"the command was train.py --lr 1 and is {words}:")
+            for words in ("train.py --lr 2", "./train.py --lr 1", "-m train --lr 1")
+        ),
+        ("--lr 1", {"module": "train"}, "train.py --lr 1", "was -m train --lr 1"),
+        ("train.py", {}, "--unsandboxed train.py", "--unsandboxed was not given"),
+        ("train.py", {"is_sandboxed": False}, "train.py", "--unsandboxed was given"),
     ],
 )
-def test_another_command_is_refused_with_the_one_that_was_tuned(planted, capsys, words):
-    begun("train.py", "--lr", "1")
-    said = refusal(capsys, "--resume", "t", *words)
-    assert f"the command was train.py --lr 1 and is {shlex.join(words)}:" in said
+def test_another_command_is_refused_with_the_one_that_was_tuned(
+    planted, capsys, first, how, words, said
+):
+    begun(*first.split(), **how)
+    assert said in refusal(capsys, "--resume", "t", *words.split())
     assert planted == []
-
-
-def test_a_module_is_another_command_than_its_file(planted, capsys):
-    begun("--lr", "1", module="train")
-    assert "was -m train --lr 1" in refusal(capsys, "--resume", "t", "train.py", "--lr", "1")
-    assert run_command(["tune", "-q", "--resume", "t", "-m", "train", "--lr", "1"]) == 0
+    alike = ["--unsandboxed"] if "is_sandboxed" in how else []
+    alike += ["-m", "train"] if "module" in how else []
+    assert run_command(["tune", "-q", "--resume", "t", *alike, *first.split()]) == 0
 
 
 def test_what_the_directory_holds_is_never_executed(planted, capsys):
     held = begun("train.py")
     Path("evil.py").write_text("raise SystemExit('executed')\n")
     JOURNAL.write_text(json.dumps({**held, "words": ["evil.py"]}))
-    assert "--resume needs" in refusal(capsys, "--resume", "t")
+    assert "--resume needs the same command again" in refusal(capsys, "--resume", "t")
     assert "command was evil.py" in refusal(capsys, "--resume", "t", "train.py")
     assert planted == []
-
-
-def test_words_of_the_directory_reach_the_terminal_as_text(planted, capsys):
-    held = begun("train.py")
     JOURNAL.write_text(json.dumps({**held, "words": ["a\x1b[2J\nb\u202e"]}))
     said = refusal(capsys, "--resume", "t", "train.py")
     assert not {"\x1b", "\u202e"} & set(said)
@@ -350,79 +325,48 @@ def test_the_command_that_the_page_names_goes_on(planted, capsys, monkeypatch):
     assert shlex.split(again)[: len(command)] == command
 
 
-@pytest.mark.parametrize("cwd", [None, "", "/elsewhere"])
-def test_it_goes_on_where_it_was_begun(planted, capsys, cwd):
-    JOURNAL.write_text(json.dumps({**begun("train.py"), "cwd": cwd}))
-    said = refusal(capsys, "--resume", "t", "train.py")
-    assert f"the directory was {cwd or 'not known'} and is {os.getcwd()}" in said
+def test_it_goes_on_where_it_was_begun(planted, capsys):
+    held = begun("train.py")
+    for cwd in (None, "/elsewhere"):
+        JOURNAL.write_text(json.dumps({**held, "cwd": cwd}))
+        said = refusal(capsys, "--resume", "t", "train.py")
+        assert f"the directory was {cwd or 'not known'} and is {os.getcwd()}" in said
     assert planted == []
-
-
-@pytest.mark.parametrize("was_sandboxed", [True, False])
-def test_it_goes_on_as_sandboxed_as_it_was(planted, capsys, was_sandboxed):
-    begun("train.py", is_sandboxed=was_sandboxed)
-    bare = ["--unsandboxed"]
-    shown = refusal(capsys, "--resume", "t", *(bare if was_sandboxed else []), "train.py")
-    assert f"--unsandboxed was {'not given' if was_sandboxed else 'given'}" in shown
-    assert planted == []
-    alike = [] if was_sandboxed else bare
-    assert run_command(["tune", "-q", "--resume", "t", *alike, "train.py"]) == 0
-
-
-def linked():
-    JOURNAL.rename("elsewhere.json")
-    JOURNAL.symlink_to(Path("elsewhere.json").absolute())
 
 
 def replaced_by(make):
-    JOURNAL.unlink()
+    JOURNAL.rename("elsewhere.json")
     make(JOURNAL)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(b"", b"{", b"[1, 2]", b"null", b"NaN", b"\xff\xfe{\x00}\x00", b"9" * 5000),
-        *(b"[" * 100_000, b'{"schema_version": 1, "done": ' + b"[" * 100_000),
-        *(b'{"schema_version": 1, "words": null}', b'{"schema_version": 2}'),
-    ],
-    ids=range(11),
-)
-def test_a_damaged_file_is_one_line(planted, capsys, content):
-    begun("train.py")
-    JOURNAL.write_bytes(content)
-    assert "t/tune.json is damaged" in refusal(capsys, "--resume", "t", "train.py")
-    os.truncate(JOURNAL, 1 << 40)
-    assert "t/tune.json is damaged" in refusal(capsys, "--resume", "t", "train.py")
-    assert planted == []
+def linked(path):
+    path.symlink_to(Path("elsewhere.json").absolute())
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        *({"budget_s": INFINITE}, {"budget_s": NAN}, {"interval_s": 0}, {"trial_steps": -5}),
-        {"done": [ENTRY | {"seconds": NAN}]},
-    ],
-)
-def test_a_number_that_no_tune_run_has_is_one_line(planted, capsys, number):
-    JOURNAL.write_text(json.dumps(begun("train.py") | number))
-    refusal(capsys, "--resume", "t", "train.py")
-    assert planted == []
+DAMAGED = "t/tune.json is damaged"
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
+        *(
+            (lambda content=content: JOURNAL.write_bytes(content), DAMAGED)
+            for content in (b"{", b"NaN", b"\xff\xfe{\x00}\x00", b"[" * 100_000)
+        ),
+        (lambda: os.truncate(JOURNAL, 1 << 40), DAMAGED),
+        *(
+            (lambda odd=odd: JOURNAL.write_text(json.dumps(journal_now() | odd)), "")
+            for odd in ({"budget_s": math.inf}, {"interval_s": 0}, {"schema_version": 2})
+        ),
         (JOURNAL.unlink, "No such file"),
         (lambda: replaced_by(Path.mkdir), "not a plain file"),
         (lambda: replaced_by(os.mkfifo), "not a plain file"),
-        (linked, "symbolic links"),
+        (lambda: replaced_by(linked), "symbolic links"),
     ],
+    ids=range(12),
 )
-def test_what_is_no_file_in_its_place_is_one_line_and_nobody_waits(planted, capsys, change, why):
+def test_a_damaged_file_or_none_is_one_line_and_nobody_waits(planted, capsys, change, why):
     begun("train.py")
     change()
-    said = refusal(capsys, "--resume", "t", "train.py")
-    assert "is no `tune` run: tune.json cannot be read" in said
-    assert why in said
+    assert why in refusal(capsys, "--resume", "t", "train.py")
     assert planted == []

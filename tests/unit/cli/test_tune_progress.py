@@ -9,7 +9,6 @@ import pytest
 
 from trainprof.analysis.statistics.speedup import Pace
 from trainprof.analysis.summary.tune import FAILED, OK, TOO_FEW_STEPS
-from trainprof.cli import tune
 from trainprof.cli.tune import TuneProgress
 from trainprof.tune.measurements import Progress
 from trainprof.tune.trial import WARM_UP, Measured, Trial
@@ -25,6 +24,9 @@ DONE = Measured(
     pace=Pace(0.005, None),
     training_pace=Pace(0.008, None),
 )
+
+
+LINE = "trial 4 of about 9: num_workers=4: 125 steps/s (1m 00s left)\n"
 
 
 class Terminal(io.StringIO):
@@ -68,15 +70,6 @@ def test_on_a_terminal_the_time_that_is_left_goes_down(monkeypatch):
     assert screen.getvalue().endswith("\rtrial 4 of about 9: num_workers=4: 125 steps/s\n")
 
 
-def test_in_a_log_each_trial_has_a_line_with_the_time_left():
-    log = io.StringIO()
-    with TuneProgress(log) as progress:
-        progress(running())
-        progress.draw()
-        progress(ended())
-    assert log.getvalue() == "trial 4 of about 9: num_workers=4: 125 steps/s (1m 00s left)\n"
-
-
 def kept(*names):
     lines = []
     for name in names:
@@ -85,24 +78,21 @@ def kept(*names):
     return lines
 
 
-def test_what_was_run_before_is_told_as_kept_in_one_line():
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ([*kept(WARM_UP, "baseline"), running(), ended()], f"2 trials kept from before\n{LINE}"),
+        (kept(WARM_UP), "1 trial kept from before, and none run anew\n"),
+        ([running(), ended()], LINE),
+    ],
+)
+def test_in_a_log_each_trial_has_a_line_and_those_from_before_have_one(steps, said):
     log = io.StringIO()
     with TuneProgress(log) as progress:
-        for step in (*kept(WARM_UP, "baseline"), running(), ended()):
+        for step in steps:
             progress(step)
-    assert log.getvalue().splitlines() == [
-        "2 trials kept from before",
-        "trial 4 of about 9: num_workers=4: 125 steps/s (1m 00s left)",
-    ]
-
-
-def test_where_nothing_is_run_anew_that_is_said():
-    log = io.StringIO()
-    with TuneProgress(log) as progress:
-        for step in kept(WARM_UP):
-            progress(step)
-        assert log.getvalue() == ""
-    assert log.getvalue() == "1 trial kept from before, and none run anew\n"
+            progress.draw()
+    assert log.getvalue() == said
 
 
 def test_a_line_that_is_under_way_is_taken_back_at_the_end():
@@ -129,14 +119,3 @@ def test_a_trial_is_told_by_its_pace_or_what_became_of_it(measured, lines):
     log = io.StringIO()
     TuneProgress(log)(ended(measured))
     assert log.getvalue().endswith(f": {lines} (1m 00s left)\n")
-
-
-def test_a_terminal_that_is_gone_ends_the_countdown(monkeypatch):
-    class Gone(Terminal):
-        def write(self, _):
-            raise OSError
-
-    monkeypatch.setattr(tune, "_EVERY_S", 0.0)
-    progress = TuneProgress(Gone())
-    progress._running = running(), 0.0
-    progress._tick()  # returns

@@ -5,19 +5,12 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from support import summaries
-from support.compared_runs import (
-    ended_early,
-    made_up,
-    read,
-    recorded,
-    repeated,
-    steps_of,
-    with_steps_longer,
-)
+from support.compared_runs import ended_early, made_up, read, recorded, repeated, steps_of
 from support.events import MS, US
 
 from trainprof.analysis.statistics.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
@@ -80,59 +73,37 @@ def test_planted_steps_are_shown_to_the_nanosecond(tmp_path):
     assert sum(part.other or 0 for part in parts(comparison)) == pytest.approx(step.other)
 
 
-@pytest.mark.parametrize(
-    ("base", "other", "verdict", "outcome"),
-    [
-        pytest.param({}, {}, NO_VISIBLE_DIFFERENCE, PASSED, id="equal"),
-        pytest.param({}, {"forward": 5 * MS}, SLOWER, TRIPPED, id="slower"),
-        pytest.param({"forward": 5 * MS}, {}, FASTER, PASSED, id="faster"),
-        # Workers that are started again for each pass.
-        pytest.param({}, {"start": 40 * MS}, SLOWER, TRIPPED, id="starts"),
-        pytest.param({"start": 40 * MS}, {"start": 38 * MS}, None, PASSED, id="equal starts"),
-        pytest.param(
-            {}, {"forward": 2 * MS, "start": 150 * MS}, SLOWER, TRIPPED, id="starts eat up more"
-        ),
-        pytest.param({}, {"forward": 2 * MS, "start": 60 * MS}, None, None, id="starts eat it up"),
-        pytest.param({}, {"forward": 2 * MS, "start": 5 * MS}, FASTER, PASSED, id="small starts"),
-        pytest.param({"passes": 4}, {"passes": 20}, None, PASSED, id="more passes"),
-        pytest.param(
-            {"passes": 4, "start": 40 * MS},
-            {"passes": 20, "start": 40 * MS},
-            None,
-            PASSED,
-            id="more passes that start alike",
-        ),
-        pytest.param(
-            {"passes": 20, "between": 1000 * MS},
-            {"passes": 1, "steps": 25, "is_cut": True},
-            NO_VISIBLE_DIFFERENCE,
-            PASSED,
-            id="cut before the first checkpoint",
-        ),
-        pytest.param(
-            {"passes": 20, "between": 1000 * MS},
-            {"passes": 1, "steps": 25, "is_cut": True, "forward": 5 * MS},
-            SLOWER,
-            TRIPPED,
-            id="cut and slower",
-        ),
-        pytest.param(
-            {"passes": 20}, {"start": 400 * MS, "is_cut": True}, SLOWER, TRIPPED, id="later starts"
-        ),
-        # The loader tells no length: what a start is of a whole pass nobody knows.
-        pytest.param(
-            {"passes": 1, "steps": 60, "start": 300 * MS},
-            {"passes": 1, "steps": 600, "start": 300 * MS},
-            NO_VISIBLE_DIFFERENCE,
-            PASSED,
-            id="one pass, other lengths",
-        ),
-    ],
-)
+CUT: dict[str, Any] = {"passes": 1, "steps": 25, "is_cut": True}
+CHECKPOINTS: dict[str, Any] = {"passes": 20, "between": 1000 * MS}
+LONE: dict[str, Any] = {"passes": 1, "start": 300 * MS}
+EQUAL = NO_VISIBLE_DIFFERENCE
+PLANTED: dict[str, tuple[dict[str, Any], dict[str, Any], str | None, str | None]] = {
+    "equal": ({}, {}, EQUAL, PASSED),
+    "slower": ({}, {"forward": 5 * MS}, SLOWER, TRIPPED),
+    "faster": ({"forward": 5 * MS}, {}, FASTER, PASSED),
+    # Workers that are started again for each pass.
+    "starts": ({}, {"start": 40 * MS}, SLOWER, TRIPPED),
+    "equal starts": ({"start": 40 * MS}, {"start": 38 * MS}, None, PASSED),
+    "starts eat up more": ({}, {"forward": 2 * MS, "start": 150 * MS}, SLOWER, TRIPPED),
+    "starts eat it up": ({}, {"forward": 2 * MS, "start": 60 * MS}, None, None),
+    "small starts": ({}, {"forward": 2 * MS, "start": 5 * MS}, FASTER, PASSED),
+    "more passes": ({"passes": 4}, {"passes": 20}, None, PASSED),
+    "cut before the first checkpoint": (CHECKPOINTS, CUT, EQUAL, PASSED),
+    "cut and slower": (CHECKPOINTS, {**CUT, "forward": 5 * MS}, SLOWER, TRIPPED),
+    "later starts": ({"passes": 20}, {"start": 400 * MS, "is_cut": True}, SLOWER, TRIPPED),
+    # The loader tells no length: what a start is of a whole pass nobody knows.
+    "one pass, other lengths": ({**LONE, "steps": 60}, {**LONE, "steps": 600}, EQUAL, PASSED),
+}
+
+
+@pytest.mark.parametrize(("base", "other", "verdict", "outcome"), PLANTED.values(), ids=PLANTED)
 def test_what_is_planted_decides(tmp_path, base, other, verdict, outcome):
     sides = run_of(tmp_path, "a", 1, **base), run_of(tmp_path, "b", 2, **other)
     comparison = compare([sides[0]], [sides[1]], limit=0.05)
     assert comparison.verdict in (UNDECIDED if verdict is None else {verdict})
+    if (base, other) == ({}, {"forward": 5 * MS}):  # the interval holds what was planted
+        truth = (4 * MS + 100 * US + REST) / (5 * MS + 100 * US + REST)
+        assert comparison.speedup.low < truth < comparison.speedup.high < 1
     assert to_jsonable(comparison)["verdict"] == comparison.verdict
     assert outcome is None or gate_of(comparison) == outcome
     assert comparison.comparable
@@ -149,20 +120,6 @@ def test_what_comes_once_is_no_later_start(tmp_path):
     comparison = compare([many], [few], limit=0.05)
     assert (comparison.verdict, gate_of(comparison)) == (NO_VISIBLE_DIFFERENCE, PASSED)
     assert comparison.with_starts is not None
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("steps", "faster_s"), [(30, 0.001), (0, 0.001), (30, 0.134), (30, 9.0)])
-def test_wild_starts_are_no_warning(tmp_path, steps, faster_s):
-    """Passes that begin faster than they go on, and passes without a step."""
-    sides = []
-    for seed in (1, 2):
-        run = run_of(tmp_path, f"{seed}", seed)
-        of_passes = np.full_like(run.series.steps_of_epochs, steps)
-        starts_s = -np.abs(run.series.starts_s) - faster_s
-        series = replace(run.series, starts_s=starts_s, steps_of_epochs=of_passes)
-        sides.append([replace(run, series=series)])
-    compare(*sides, limit=0.05)
 
 
 def test_steps_that_save_are_left_out(tmp_path):
@@ -184,16 +141,6 @@ def test_steps_that_save_are_left_out(tmp_path):
     # What each step does is a part of it.
     each = compare([saving("c", 1, 1)], [run_of(tmp_path, "d", 2, passes=1, steps=240)])
     assert each.verdict == FASTER
-
-
-def test_the_interval_holds_what_was_planted(tmp_path):
-    base = read(recorded(tmp_path, "a", forwards=steps_of(1, 4 * MS)))
-    other = read(recorded(tmp_path, "b", forwards=steps_of(2, 5 * MS)))
-    speedup = compare([base], [other]).speedup
-    truth = (4 * MS + 100 * US + REST) / (5 * MS + 100 * US + REST)
-    assert speedup.low is not None
-    assert speedup.high is not None
-    assert speedup.low < truth < speedup.high < 1
 
 
 def test_of_other_batch_sizes_samples_are_compared_not_steps(tmp_path):
@@ -277,46 +224,37 @@ def test_one_run_against_three_keeps_what_it_met(tmp_path, others_percent, verdi
     assert (comparison.verdict, gate_of(comparison)) == (verdict, outcome)
 
 
+def chances(cpu, threads=8, device="cpu", busy_share=None, **host):
+    base = summaries.healthy()
+    devices = None if device == "cpu" else [Device(0, device, busy_share, {}, {}, None, None, 1000)]
+    run = replace(base.run, device=device)
+    system = summaries.system(cpu=cpu)
+    loaders = [replace(loader, num_workers=0) for loader in base.loaders]
+    of_run = {"run": run, "devices": devices, "system": system, "loaders": loaders}
+    run = made_up(replace(base, torch_threads=threads, **of_run), "b", host=host)
+    return run.disturbance(), run.wandering()
+
+
 def test_what_other_processes_and_virtual_cores_may_change():
-    def chances(cpu, threads=8, **host: bool | None):
-        summary = replace(
-            summaries.slow_loader(), torch_threads=threads, system=summaries.system(cpu=cpu)
-        )
-        run = made_up(summary, "b", host=host)
-        return run.disturbance(), run.wandering()
-
-    cpu: dict[str, object] = {
-        "host_percent": {"mean": 90.0},
-        "tree_percent": {"mean": 100.0},
-        "per_core_percent": [90.0, 90.0],
-    }
-    assert chances({**cpu, "pressure_some_share": 0.0}) == (pytest.approx(0.08), 0)
-    assert chances({**cpu, "pressure_some_share": 0.2})[0] == pytest.approx(0.8**-3 - 1)
-    assert chances({**cpu, "pressure_some_share": 0.7})[0] == pytest.approx(0.6**-3 - 1)
+    cpu = {"host_percent": {"mean": 90.0}, "per_core_percent": [90.0, 90.0]}
+    cpu |= {"tree_percent": {"mean": 100.0}}
     # A single thread waits for no other.
-    assert chances({**cpu, "pressure_some_share": 0.7}, 1)[0] == pytest.approx(0.6**-2 - 1)
-    busy: dict[str, object] = {"tree_percent": {"mean": 350.0}}
-    sleeping: dict[str, object] = {"tree_percent": {"mean": 25.0}}
-    assert chances(busy, is_virtual=True)[1] == chances(busy, is_virtual=None)[1] == 0.5
-    assert chances(busy, 1, is_virtual=True)[1] == 0.35
-    assert chances(sleeping, is_virtual=True)[1] == pytest.approx(0.125)
-    assert chances(busy, is_virtual=False)[1] == 0
-
-
-@pytest.mark.parametrize(
-    ("busy_share", "expected"), [([0.9, 0.95], 0.05), ([0.2, 0.3], 0.4), (None, 0.5)]
-)
-def test_where_a_device_works_the_host_changes_nothing(busy_share, expected):
-    training = summaries.healthy()
-    device = Device(0, "cuda:0", busy_share, {}, {}, None, None, 1000)
-    summary = replace(
-        training,
-        run=replace(training.run, device="cuda:0"),
-        devices=[device],
-        system=summaries.system(cpu={"tree_percent": {"mean": 100.0}}),
-    )
-    run = made_up(summary, "a", host={"is_virtual": True})
-    assert run.wandering() == pytest.approx(expected)
+    for waited, threads, share in ((0, 8, 0.08), (0.2, 8, 0.8**-3 - 1), (0.7, 1, 0.6**-2 - 1)):
+        disturbance, _ = chances({**cpu, "pressure_some_share": waited}, threads)
+        assert disturbance == pytest.approx(share)
+    for percent, threads, is_virtual, share in (
+        (350.0, 8, True, 0.5),
+        (350.0, 8, None, 0.5),
+        (350.0, 1, True, 0.35),
+        (25.0, 8, True, 0.125),
+        (350.0, 8, False, 0.0),
+    ):
+        _, wandering = chances({"tree_percent": {"mean": percent}}, threads, is_virtual=is_virtual)
+        assert wandering == pytest.approx(share)
+    # Where a device works the host changes nothing.
+    for busy, share in (([0.9, 0.95], 0.05), ([0.2, 0.3], 0.4), (None, 0.5)):
+        cpu = {"tree_percent": {"mean": 100.0}}
+        assert chances(cpu, 8, "cuda:0", busy, is_virtual=True)[1] == pytest.approx(share)
 
 
 def test_repeated_runs_are_the_units():
@@ -325,7 +263,6 @@ def test_repeated_runs_are_the_units():
     factors = np.array([0.99, 1.0, 1.012])
     half = 2.7764 * math.sqrt(2 * np.var(factors / factors.mean(), ddof=1) / 3)
     speedup = comparison.speedup
-    assert speedup.mid is not None
     assert speedup.high == pytest.approx(speedup.mid * math.exp(half), rel=1e-4)
     assert speedup.chance is None
     assert metric(comparison, "per_step_s.data_wait").change == pytest.approx(-0.9, rel=1e-3)
@@ -337,24 +274,10 @@ def test_the_json_is_strict_and_has_what_is_promised(tmp_path):
     plain = json.loads(json.dumps(to_jsonable(compare([base], [other])), allow_nan=False))
     promised = {"base", "other", "comparable", "notes", "verdict", "speedup", "gate", "metrics"}
     assert {*promised, "speedup_with_starts"} <= plain.keys()
-    assert plain["comparable"] is True
     assert plain["base"]["runs"][0]["steady_steps"] == 119
-    for figure in plain["metrics"]:
-        assert figure.keys() == {"name", "base", "other", "change", "low", "high", "verdict"}
-        assert figure["verdict"] in {FASTER, SLOWER, NO_VISIBLE_DIFFERENCE, UNKNOWN}
     step = next(figure for figure in plain["metrics"] if figure["name"] == "step_s")
-    assert step["verdict"] == SLOWER
+    assert step.keys() == {"name", "base", "other", "change", "low", "high", "verdict"}
     assert 0 < step["low"] < step["change"] < step["high"]
-
-
-def test_a_run_and_itself_and_longer_runs_are_equal(tmp_path):
-    assert with_steps_longer(summaries.healthy(), 1.0) == summaries.healthy()
-    short = read(recorded(tmp_path, "a", forwards=steps_of(1, count=60)))
-    long = read(recorded(tmp_path, "b", forwards=steps_of(2, count=600)))
-    for sides in ((short, short), (short, long)):
-        comparison = compare([sides[0]], [sides[1]])
-        assert comparison.verdict == NO_VISIBLE_DIFFERENCE
-        assert comparison.comparable
 
 
 def test_runs_of_one_name_go_by_their_paths(tmp_path):

@@ -9,7 +9,6 @@ import pytest
 from support.events import MS, FakeRun
 
 from trainprof.analysis.summary.run import Exit
-from trainprof.compare.compared_run import read_compared_run
 from trainprof.findings.summarize import summarize
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind, Topic
@@ -110,14 +109,3 @@ def test_of_ranks_with_a_trainprof_each_a_failure_comes_before_a_limit(tmp_path)
         own.path.rename(top / "ranks" / str(rank))
     end = summarize(RunDirectory(top)).run.exit
     assert (end.reason, end.detail) == ("exception", "KeyError")
-
-
-@pytest.mark.parametrize(("limit", "batches"), [(MAX_STEPS, 100), (0, 30)])
-def test_a_pass_that_was_cut_in_a_child_starts_as_often_as_whole_passes_do(
-    tmp_path, limit, batches
-):
-    """Its start is spread over the 100 batches that its loader has, not the 30 it yielded."""
-    directory = written(tmp_path, child(20, limit=limit))
-    run = read_compared_run(directory, summarize(directory))
-    added_s = run.training_pace().mean_s - run.pace().mean_s
-    assert 60 * MS / 1e9 / added_s == pytest.approx(batches, rel=0.1)

@@ -11,6 +11,7 @@ from support import summaries
 
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.analysis.summary.run import Exit
+from trainprof.findings.catalogue import rule_named
 from trainprof.findings.saved import saved_summary
 from trainprof.record.run_directory import RunDirectory, write_json
 
@@ -50,3 +51,16 @@ def test_the_summary_of_a_run_that_was_still_going_is_not_used(tmp_path: Path) -
     going_on = replace(summary, run=replace(summary.run, exit=Exit(None, None, "running")))
     write_json(directory.summary, to_jsonable(going_on))
     assert saved_summary(directory) is None
+
+
+def test_findings_of_earlier_versions_have_the_names_and_traits_of_now(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    data = to_jsonable(summaries.slow_loader())
+    earlier = {k: v for k, v in data["findings"][0].items() if k != "traits"}
+    write_json(directory.summary, {**data, "findings": [{**earlier, "id": "crowded_cores"}]})
+    summary = saved_summary(directory)
+    assert summary is not None
+    [finding] = summary.findings
+    rule = rule_named("saturated_cpu")
+    assert rule is not None
+    assert (finding.id, finding.traits) == (rule.id, rule.traits)

@@ -1,78 +1,157 @@
-"""What the headline names by why the device was idle, and how loudly."""
+"""What the headline names: why the device was idle, or which loader is waited for."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from support import summaries
+from support.events import LEARNS, MS, FakeRun
 
-from trainprof.analysis.run.evidence import DeviceEvidence
-from trainprof.analysis.summary.run import Verdict
-from trainprof.findings.verdict import device_verdict
+from trainprof.analysis.run.evidence import DeviceEvidence, Evidence
+from trainprof.analysis.run.ranks import common_evidence
+from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.timeline.checkpoints import Checkpoints
+from trainprof.findings.verdict import device_verdict, verdict
+from trainprof.record.schema import Kind
 
 SITES = {"data": "train.py:41", "transfer": "train.py:50", "sync": "train.py:60"}
 
 
-def told(
-    low: float,
-    high: float | None = None,
-    *,
-    keeps_up: bool = False,
-    evaluation: float = 0.0,
-    **idle: float,
-) -> Verdict:
-    high = low if high is None else high
-    shares = {f"{cause}_s": share for cause, share in idle.items()} | {"unknown_s": high - low}
-    evidence = DeviceEvidence((low, high), shares, keeps_up)
-    return device_verdict(evidence, training_s=20.0, evaluation_s=evaluation * 20, sites=SITES)
-
-
 @pytest.mark.parametrize(
-    ("found", "bottleneck", "level"),
+    ("busy", "idle", "bottleneck", "level"),
     [
-        (told(0.3, loader=0.6), "data", "highly"),
-        (told(0.4, loader=0.15, host=0.12), "data", "moderately"),
-        (told(0.8, loader=0.15), "compute", "moderately"),
-        (told(0.85, loader=0.04), "compute", "not"),
-        (told(0.95, loader=0.05), "compute", "not"),
-        (told(0.6, copy=0.3), "transfer", "highly"),
-        (told(0.6, sync=0.3), "sync", "highly"),
-        (told(0.6, host=0.3), "host", "highly"),
-        (told(0.6, checkpoint=0.3), "checkpoint", "highly"),
-        (told(0.6, evaluation=0.4), "evaluation", "highly"),
-        (told(0.2, 0.9, keeps_up=True), "host", "highly"),
-        (told(0.2, 0.9), "unknown", None),
-        (told(0.2, 0.7, loader=0.3), "data", "highly"),
-        (told(0.6, 0.9), "compute", "not"),
+        (0.3, {"loader": 0.6}, "data", "highly"),
+        (0.4, {"loader": 0.15, "host": 0.12}, "data", "moderately"),
+        (0.8, {"loader": 0.15}, "compute", "moderately"),
+        ((0.8, 0.85), {"loader": 0.1}, "compute", "moderately"),
+        (0.85, {"loader": 0.04}, "compute", "not"),
+        (0.95, {"loader": 0.05}, "compute", "not"),
+        (0.6, {"copy": 0.3}, "transfer", "highly"),
+        (0.6, {"sync": 0.3}, "sync", "highly"),
+        (0.6, {"host": 0.3}, "host", "highly"),
+        (0.6, {"checkpoint": 0.3}, "checkpoint", "highly"),
+        (0.6, {"evaluation": 0.4}, "evaluation", "highly"),
+        ((0.2, 0.9), {"keeps_up": True}, "host", "highly"),
+        ((0.2, 0.9), {}, "unknown", None),
+        ((0.2, 0.7), {"loader": 0.3}, "data", "highly"),
+        ((0.6, 0.9), {}, "compute", "not"),
     ],
 )
 def test_the_largest_certain_reason_is_named(
-    found: Verdict, bottleneck: str, level: str | None
+    busy: float | tuple[float, float],
+    idle: dict[str, Any],
+    bottleneck: str,
+    level: str | None,
+    says: Callable[..., None],
 ) -> None:
-    assert (found.bottleneck, found.level) == (bottleneck, level)
-
-
-def test_headlines_have_share_time_and_line() -> None:
-    assert told(0.3, loader=0.6).headline == (
-        "DATA-BOUND: the device is idle while the loop waits for train.py:41 in 60 % of training "
-        "time, 12.00 of 20.00 s"
-    )
-    assert told(0.6, copy=0.3).headline == (
-        "COPY-BOUND: the device does nothing but copy, most of it at train.py:50, in 30 % of "
-        "training time, 6.00 of 20.00 s"
-    )
-    assert told(0.8, 0.85, loader=0.1).headline == (
-        "COMPUTE-BOUND, moderately data-bound: the device was at work in 80 to 85 % of training "
-        "time; next comes waiting for data with 10 %"
-    )
-    assert told(0.2, 0.9).headline.startswith("NO VERDICT: the device was at work in 20 to 90 %")
+    low, high = busy if isinstance(busy, tuple) else (busy, busy)
+    causes = {key: share for key, share in idle.items() if key not in ("keeps_up", "evaluation")}
+    shares = {f"{cause}_s": share for cause, share in causes.items()} | {"unknown_s": high - low}
+    evidence = DeviceEvidence((low, high), shares, bool(idle.get("keeps_up")))
+    evaluation_s = 20 * idle.get("evaluation", 0.0)
+    known = device_verdict(evidence, training_s=20.0, evaluation_s=evaluation_s, sites=SITES)
+    assert (known.bottleneck, known.level) == (bottleneck, level)
+    says(known.headline)
 
 
 def test_of_several_ranks_it_is_the_mean_and_all_must_keep_up() -> None:
-    one = DeviceEvidence((0.2, 0.3), {"loader_s": 0.7}, keeps_up=True)
+    first = DeviceEvidence((0.2, 0.3), {"loader_s": 0.7}, keeps_up=True)
     other = DeviceEvidence((0.4, 0.5), {"loader_s": 0.5}, keeps_up=False)
-    found = DeviceEvidence.common([one, other])
-    assert found.busy == (0.2, 0.5)
-    assert found.idle == {"loader_s": pytest.approx(0.6)}
-    assert not found.keeps_up
-    assert DeviceEvidence.common([one, replace(other, keeps_up=True)]).keeps_up
+    common = DeviceEvidence.common([first, other])
+    assert common.busy == (0.2, 0.5)
+    assert common.idle == {"loader_s": pytest.approx(0.6)}
+    assert not common.keeps_up
+    assert DeviceEvidence.common([first, replace(other, keeps_up=True)]).keeps_up
+
+
+# -- which of several loaders
+
+
+def loader(line: int, waited_s: float, **more: Any) -> Loader:
+    plain = {"init_s": None, "first_batch_s": None}
+    return summaries.loader(f"train.py:{line}", wait_total_s=waited_s, **plain | more)
+
+
+def waiting_for(*loaders: Loader, **training: float) -> Evidence:
+    """Half of training is waiting for loaders."""
+    waits = {"data_wait": 1.0, **training}
+    return Evidence(
+        wall_s=3.0,
+        startup_s=0.0,
+        training_s=2 * sum(waits.values()),
+        training=waits | {"forward": sum(waits.values())},
+        has_device=False,
+        steps=replace(summaries.healthy().training, per_step_s=None),
+        loaders=list(loaders),
+        checkpoints=Checkpoints(),
+        evaluation_site=None,
+        evaluation_call=None,
+        other_place=None,
+    )
+
+
+def named(*ranks: Evidence) -> tuple[str | None, list[int]]:
+    """Returns the line that the verdict of some ranks names, and the headline's percentages."""
+    common = verdict(common_evidence([*ranks]))
+    return common.site, [int(x) for x in re.findall(r"(\d+) %", common.headline)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_of_ranks_that_wait_for_two_loaders_each_has_its_share(ranks: int) -> None:
+    both = waiting_for(loader(41, 0.6), loader(42, 0.4))
+    assert named(*[both] * ranks) == ("train.py:41", [50, 60])
+
+
+def test_ranks_that_wait_for_a_loader_of_one_line_wait_for_that() -> None:
+    each = [waiting_for(loader(41, seconds)) for seconds in (0.8, 1.2)]
+    assert named(*each) == ("train.py:41", [50])
+    # The longest wait of one rank is not the longest of all.
+    waits = [(0.4, 0.6), (0.9, 0.1), (0.0, 1.0)]
+    uneven = [waiting_for(loader(41, first), loader(42, second)) for first, second in waits]
+    assert named(*uneven)[0] == "train.py:42"
+
+
+@pytest.mark.parametrize(
+    ("loaders", "training", "line"),
+    [
+        pytest.param([(41, 0.3, {}), (41, 0.3, {}), (42, 0.4, {})], {}, 41, id="of one line"),
+        pytest.param([(41, 5.0, {"evaluation_wait_s": 4.6}), (42, 0.6, {})], {}, 42, id="in tests"),
+        # Ends of workers count as far as they lie in training: 0.9 of 1.5 s.
+        pytest.param([(41, 0.4, {"end_s": 0.5}), (42, 0.6, {})], {"loader_end": 0.5}, 41, id="end"),
+        pytest.param([(41, 0.4, {"end_s": 50}), (42, 0.6, {})], {"loader_end": 0.5}, 41, id="late"),
+    ],
+)
+def test_what_is_waited_for(
+    loaders: list[tuple[int, float, dict[str, float]]], training: dict[str, float], line: int
+) -> None:
+    rows = [loader(at, waited_s, **more) for at, waited_s, more in loaders]
+    site, percents = named(waiting_for(*rows, **training))
+    assert (site, percents[-1]) == (f"train.py:{line}", 60)
+
+
+def test_a_loader_whose_restarts_cost_most_is_the_one_that_is_waited_for(tmp_path: Path) -> None:
+    """A few labelled samples, whose workers start anew every fifth step, beside many others."""
+    run = FakeRun()
+    few, many, optimizer = run.loader(41, num_workers=2), run.loader(42), run.optimizer()
+    run.iterate(many, 1)
+    for step in range(100):
+        if step % 5 == 0:
+            if step:
+                run.stop(few, 1)
+                run.leaf(Kind.LOADER_CLOSE, 5 * MS, site=few)
+            run.iterate(few, 20 * MS)
+        run.next(few, 15 * MS if step % 5 == 0 else 1)
+        run.next(many, 2 * MS)
+        run.forward(1 * MS, flags=LEARNS)
+        run.update(optimizer, 1)
+    run.stop(many, 1)
+    verdict_of_run = run.summary(tmp_path).verdict
+    starts_ms, ends_ms, waits_ms = 20 * 35, 19 * 5, 100 * 2
+    share = (starts_ms + ends_ms) / (starts_ms + ends_ms + waits_ms)
+    assert (verdict_of_run.bottleneck, verdict_of_run.site) == ("data", "train.py:41")
+    assert re.findall(r"(\d+) %", verdict_of_run.headline) == ["91", f"{share * 100:.0f}"]

@@ -44,17 +44,21 @@ def ours(*words):
     return replace(TARGET, words=words)
 
 
+def opened(target, environ=None):
+    options = RunOptions(target.words)
+    return opening_manifest(target, options, environ or {}, "t", spawned_ns=1, spawned_time_ns=1)
+
+
 def test_the_scripts_text_is_told_by_its_digest(in_a_directory):
     (in_a_directory / "t.py").write_text("print()\n")
     digest = hashlib.sha256(b"print()\n").hexdigest()
-    assert script_sha256(ours("t.py", "--lr", "1")) == digest
     launcher = replace(ours("torchrun", "--standalone", "t.py", "x.py"), is_ours=False)
     assert script_sha256(launcher) == digest
-    opening = opening_manifest(
-        ours("t.py"), RunOptions(("t.py",)), {}, name="t", spawned_ns=1, spawned_time_ns=1
-    )
-    assert opening["script_sha256"] == digest
-    assert opening["sources"] == {}
+    opening = opened(ours("t.py", "--lr", "1"))
+    assert (opening["script_sha256"], opening["sources"]) == (digest, {})
+    os.mkfifo("pipe.py")  # a script that is read away would be lost; to open it would wait
+    for word in ("pipe.py", "nowhere.py", "-", "a\0b.py"):
+        assert script_sha256(ours(word)) is None
 
 
 def test_settings_are_told_once_and_none_that_is_a_secret(in_a_directory):
@@ -62,9 +66,7 @@ def test_settings_are_told_once_and_none_that_is_a_secret(in_a_directory):
         (in_a_directory / name).parent.mkdir(exist_ok=True)
         (in_a_directory / name).write_text(name)
     words = ("t.py", "--config", "conf/big.yaml", "data.py", "--api-key", "key.json", "t.py")
-    opening = opening_manifest(
-        ours(*words), RunOptions(words), {}, name="t", spawned_ns=1, spawned_time_ns=1
-    )
+    opening = opened(ours(*words))
     assert set(opening["settings"]) == {"conf/big.yaml", "data.py"}
     assert set(opening["sources"]) == {"conf/small.yaml"}
 
@@ -77,22 +79,11 @@ def test_a_module_is_told_by_its_file_without_being_imported(in_a_directory):
     (package / "__main__.py").write_text("print(1)\n")
     there = {"PYTHONPATH": str(in_a_directory / "lib")}
     train, whole = (hashlib.sha256(text).hexdigest() for text in (b"print()\n", b"print(1)\n"))
-    assert script_sha256(ours("-m", "pkg.train", "--lr", "1"), there) == train
     assert script_sha256(ours("-m", "pkg"), there) == whole
-    assert script_sha256(ours("-m", "pkg.other"), there) is None
     assert script_sha256(ours("-m", "pkg"), {}) is None
-    opening = opening_manifest(
-        ours("-m", "pkg.train"),
-        RunOptions(("-m", "pkg.train")),
-        there,
-        name="t",
-        spawned_ns=1,
-        spawned_time_ns=1,
-    )
-    assert (opening["script_sha256"], set(opening["sources"])) == (
-        train,
-        {"__init__.py", "__main__.py"},
-    )
+    opening = opened(ours("-m", "pkg.train", "--lr", "1"), there)
+    assert opening["script_sha256"] == train
+    assert set(opening["sources"]) == {"__init__.py", "__main__.py"}
     launched = replace(ours("torchrun", "--standalone", "-m", "pkg.train"), is_ours=False)
     assert script_sha256(launched, there) == train
     assert script_sha256(ours("-m", "torch.distributed.run", "-m", "pkg.train"), there) == train
@@ -111,19 +102,8 @@ def test_a_module_is_told_by_its_file_without_being_imported(in_a_directory):
 )
 def test_what_is_started_in_the_end_is_told_beside_what_was_typed(words, is_ours, script, entry):
     target = replace(TARGET, words=words, name=script, is_ours=is_ours)
-    manifest = opening_manifest(
-        target, RunOptions(words), {}, name="t", spawned_ns=1, spawned_time_ns=1
-    )
+    manifest = opened(target)
     assert (manifest["script"], manifest["entry"]) == (script, entry)
-
-
-def test_what_is_no_plain_file_has_no_digest_and_is_not_read(in_a_directory):
-    os.mkfifo("pipe.py")  # a script that is read away would be lost; to open it would wait
-    (in_a_directory / "folder").mkdir()
-    for word in ("pipe.py", "folder", "nowhere.py", "-", "a\0b.py"):
-        assert script_sha256(ours(word)) is None
-    assert script_sha256(ours("-m", "module")) is None
-    assert script_sha256(replace(ours("torchrun", "-m", "module"), is_ours=False)) is None
 
 
 def ended(status=None, number=None, interrupted=False):
@@ -157,7 +137,7 @@ def test_what_a_kill_probably_was(oom_kills, share, start):
 
 
 def test_a_manifest_from_start_to_end():
-    opened = opening_manifest(
+    first = opening_manifest(
         TARGET,
         RunOptions(("t.py",), max_steps=5),
         {"RANK": "1", "WORLD_SIZE": "x", "LOCAL_WORLD_SIZE": "2"},
@@ -165,18 +145,18 @@ def test_a_manifest_from_start_to_end():
         spawned_ns=1_000,
         spawned_time_ns=1_795_262_400_250_000_000,
     )
-    assert opened["exit"]["reason"] == "running"
-    assert opened["command"] == ["t.py", "--token", "***"]
-    assert opened["times"]["started_at"] == "2026-11-21T12:00:00.250Z"
-    assert (opened["rank"], opened["world_size"], opened["local_world_size"]) == (1, None, 2)
-    assert opened["options"]["max_steps"] == 5
-    closed = closed_manifest(opened, ENDED, ended_time_ns=9, detail=None, faults=["sampler: x"])
-    assert list(closed) == list(opened)
-    assert closed["times"] == {**opened["times"], "ended_ns": 5_000, "ended_time_ns": 9}
+    assert first["exit"]["reason"] == "running"
+    assert first["command"] == ["t.py", "--token", "***"]
+    assert first["times"]["started_at"] == "2026-11-21T12:00:00.250Z"
+    assert (first["rank"], first["world_size"], first["local_world_size"]) == (1, None, 2)
+    assert first["options"]["max_steps"] == 5
+    closed = closed_manifest(first, ENDED, ended_time_ns=9, detail=None, faults=["sampler: x"])
+    assert list(closed) == list(first)
+    assert closed["times"] == {**first["times"], "ended_ns": 5_000, "ended_time_ns": 9}
     assert closed["exit"] == {"status": 0, "signal": None, "reason": "completed", "detail": None}
     assert closed["usage"] == {"max_rss_bytes": 1 << 20, "user_s": 1.5, "system_s": 0.5}
     assert closed["faults"] == ["sampler: x"]
-    assert opened["exit"]["reason"] == "running"
+    assert first["exit"]["reason"] == "running"
     json.dumps(closed, allow_nan=False)
 
 

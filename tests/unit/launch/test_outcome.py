@@ -20,15 +20,11 @@ def outcome(wait_status, *received, interrupted=False):
     )
 
 
-def test_status_or_signal():
+def test_status_or_signal_and_whether_it_was_interrupted():
     assert (outcome(3 << 8).status, outcome(3 << 8).signal) == (3, None)
     dumped = 0x80
     ended = outcome(signal.SIGABRT | dumped)
     assert (ended.status, ended.signal) == (None, signal.SIGABRT)
-    assert ended.max_rss_bytes > 1 << 20
-
-
-def test_interrupted_by_whatever_way_it_shows():
     assert outcome(signal.SIGINT).interrupted
     assert outcome(130 << 8).interrupted
     assert outcome(0, signal.SIGINT, interrupted=True).interrupted
@@ -39,7 +35,7 @@ def test_interrupted_by_whatever_way_it_shows():
 
 @pytest.mark.parametrize(
     ("wait_status", "expected"),
-    [(0, 0), (7 << 8, 7), (255 << 8, 255), (9, -9), (15, -15), (2, -2), (6, -6), (10, -10)],
+    [(0, 0), (7 << 8, 7), (255 << 8, 255), (9, -9), (15, -15), (6, -6)],
 )
 def test_the_end_is_mirrored_without_a_core_dump(wait_status, expected):
     text = f"""

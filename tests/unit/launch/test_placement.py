@@ -49,7 +49,7 @@ def test_latest_is_relative_and_follows():
     assert [path.name for path in link.parent.glob(".*")] == [".gitignore"]
 
 
-@pytest.mark.parametrize("output", [None, "trainprof-runs/mine", "./trainprof-runs/a/../b/mine"])
+@pytest.mark.parametrize("output", [None, "./trainprof-runs/a/../b/mine"])
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_git_sees_no_run_in_our_own_folder(output):
     subprocess.run(["git", "init", "-q", "."], check=True)
@@ -58,32 +58,18 @@ def test_git_sees_no_run_in_our_own_folder(output):
     assert subprocess.run(command, check=True, capture_output=True).stdout == b""
 
 
-def test_what_git_is_told_already_stays():
-    ignore_file = Path("trainprof-runs/.gitignore")
-    ignore_file.parent.mkdir()
-    for text in ("", "!*\n"):
-        ignore_file.write_text(text)
-        create()
-        assert ignore_file.read_text() == text
-    ignore_file.unlink()
-    ignore_file.symlink_to("elsewhere")
-    create()
-    assert sorted(map(str, Path().iterdir())) == ["trainprof-runs"]
-    assert not Path("trainprof-runs/elsewhere").exists()
-
-
 def test_a_directory_of_the_users_gets_no_file_of_ours():
-    Path("trainprof-runs").mkdir()
     create("mine/trainprof-runs/one")
     create("other")
     assert list(Path().rglob(".gitignore")) == []
-    Path("trainprof-runs").rmdir()
-    Path("trainprof-runs").symlink_to("mine")
+    ignore_file = Path("trainprof-runs/.gitignore")
+    ignore_file.parent.mkdir()
+    ignore_file.symlink_to("elsewhere")
     create()
-    assert list(Path("mine").glob(".*")) == []
+    assert not Path("trainprof-runs/elsewhere").exists()
 
 
-@pytest.mark.parametrize("stem", ["a b/c", "..", "-rf", "\x1b[31m", "é", "x" * 500, ""])
+@pytest.mark.parametrize("stem", ["a b/c", "-rf", "é\x1b[31m", "x" * 500, ""])
 def test_any_script_name_gives_a_plain_file_name(stem):
     name = create(stem=stem).name
     assert name.isascii()
@@ -112,17 +98,15 @@ def test_what_is_there_already_is_refused():
     assert Path("file").read_text() == "x"
 
 
-def test_ranks_of_one_launch_meet_whenever_they_come():
-    made = [create(RANK=rank, TORCHELASTIC_RUN_ID="j/1", time_ns=int(rank)) for rank in "012"]
-    assert {path.parent for path in made} == {Path("trainprof-runs/train-j_1/ranks")}
-    assert [path.name for path in made] == ["0", "1", "2"]
-
-
-def test_a_second_launch_of_the_same_id_gets_its_own():
-    for rank in "01":
-        create(RANK=rank, TORCHELASTIC_RUN_ID="job")
-    made = [create(RANK=rank, TORCHELASTIC_RUN_ID="job") for rank in "01"]
-    assert {path.parent for path in made} == {Path("trainprof-runs/train-job-2/ranks")}
+def test_ranks_of_one_launch_meet_whenever_they_come_and_a_second_one_gets_its_own():
+    for folder in ("train-j_1", "train-j_1-2"):
+        made = [create(RANK=rank, TORCHELASTIC_RUN_ID="j/1", time_ns=int(rank)) for rank in "012"]
+        assert made == [Path(f"trainprof-runs/{folder}/ranks/{rank}") for rank in "012"]
+    directory = create_run_directory(Path("out"), "train", {"RANK": "0"}, time_ns=NOON_NS)
+    assert run_name(directory) == "out"
+    create("single")
+    with pytest.raises(RunDirectoryRefused):
+        create("single", RANK="0")
 
 
 def test_ranks_without_an_id_meet_by_their_launcher():
@@ -139,17 +123,6 @@ def test_a_restarted_rank_keeps_its_first_attempt():
         create("out", RANK="1")
 
 
-def test_a_rank_does_not_move_in_with_something_else():
-    create("single")
-    with pytest.raises(RunDirectoryRefused):
-        create("single", RANK="0")
-
-
-def test_a_rank_has_its_runs_name():
-    directory = create_run_directory(Path("out"), "train", {"RANK": "0"}, time_ns=NOON_NS)
-    assert run_name(directory) == "out"
-
-
 def test_a_vanished_working_directory_is_told(tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -162,13 +135,7 @@ def test_a_vanished_working_directory_is_told(tmp_path, monkeypatch):
 
 @dataclass
 class Machine:
-    """The processes above a rank, and on which node it is.
-
-    Attributes:
-        started: Of each process, the tick at which it began.
-        parents: Of each but the topmost.
-        wrappers: Those that have torchrun's variables themselves.
-    """
+    """The processes above a rank, by when they began and their parents, and on which node it is."""
 
     started: dict[int, int] = field(default_factory=lambda: {7: 100})
     parents: dict[int, int] = field(default_factory=dict)
@@ -213,11 +180,6 @@ def test_a_launcher_of_the_same_number_is_another_one(machine):
     assert launched(0, 1, 2, 3) == {"train-launcher7-200"}
 
 
-def test_a_launcher_of_which_nothing_is_told_has_its_number(machine):
-    machine.started.clear()
-    assert launched(0, 1) == {"train-launcher7"}
-
-
 @pytest.mark.parametrize("second", [(0, 1, 2, 3), (1, 0), (3, 2, 1, 0)])
 def test_a_later_launch_of_the_same_id_keeps_out_of_the_first(machine, second):
     first = launched(0, size=2, run_id="job")  # its rank 1 did not come so far
@@ -235,8 +197,6 @@ def test_ranks_of_other_nodes_join_and_those_of_a_larger_launch_do_not(machine):
     assert launched(2, 3, size=6, run_id="job") == {"train-job-2"}
     machine.place = "third"
     assert launched(4, 5, size=6, run_id="job") == {"train-job-2"}
-    machine.place, machine.started[7] = "here", 300
-    assert launched(0, 1, size=6, run_id="job") == {"train-job-2"}
 
 
 def test_restarted_ranks_stay_with_their_launch(machine):
@@ -279,14 +239,7 @@ def test_ranks_that_shells_start_meet_in_a_given_directory(machine):
         launched(2, size=4, run_id=None, output="out")
 
 
-def test_ranks_of_before_launches_told_of_themselves_are_left_alone(machine):
-    Path("trainprof-runs/train-job/ranks/0").mkdir(parents=True)
-    assert launched(1, size=2, run_id="job") == {"train-job-2"}
-    with pytest.raises(RunDirectoryRefused, match="another launch"):
-        launched(1, size=2, output="trainprof-runs/train-job")
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 5000, '{"in_common": 1, "launcher": {}}'])
+@pytest.mark.parametrize("text", ["", "[" * 5000, '{"in_common": 1, "launcher": {}}'])
 def test_what_cannot_be_read_yet_keeps_no_rank_out(machine, text):
     folder = Path("out") / LAUNCHES
     folder.mkdir(parents=True)

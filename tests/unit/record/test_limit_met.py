@@ -24,12 +24,6 @@ def test_it_tells_both_in_turn(tmp_path, monkeypatch):
     assert processes_at_limit(str(tmp_path)) == {os.getpid(): AT_END}
 
 
-def test_each_process_stands_for_itself_and_other_files_for_none(tmp_path):
-    for name in ("limit_met-7", "at_end-7", "limit_met-8", "limit_met-x", "summary.json", "at_end"):
-        (tmp_path / name).touch()
-    assert processes_at_limit(str(tmp_path)) == {7: AT_END, 8: LIMIT_MET}
-
-
 def test_a_directory_that_is_gone_and_a_python_that_ends_raise_nothing(tmp_path, monkeypatch):
     def refuse(*_):
         raise RuntimeError("can't register atexit after shutdown")

@@ -81,11 +81,6 @@ def test_a_log_of_a_worker_begins_small_and_doubles(of_worker):
     assert values(of_worker) == list(range(3 * CHUNK_BYTES // RECORD_BYTES))
 
 
-def test_the_training_process_grows_its_log_rarely(log):
-    fill(log, 1)
-    assert size(log) == CHUNK_BYTES
-
-
 @pytest.mark.parametrize("records", [1, 200, 40_000])
 @pytest.mark.parametrize("role", ["script", "child"])
 def test_at_its_end_a_process_gives_back_what_it_did_not_write(tmp_path, role, records):
@@ -117,16 +112,17 @@ def test_nothing_to_give_back_is_no_fault(log, tmp_path):
     log.trim()
     assert list(tmp_path.iterdir()) == []
     fill(log, 1)
+    assert size(log) == CHUNK_BYTES
+    os.truncate(path_of(log), 2 * CHUNK_BYTES)  # it is not as we left it
+    log.trim()
+    assert size(log) == 2 * CHUNK_BYTES
     path_of(log).unlink()
     log.trim()
     fill(log, 1)
-
-
-def test_a_file_that_is_not_as_we_left_it_is_not_cut(log):
-    fill(log, 1)
-    os.truncate(path_of(log), 2 * CHUNK_BYTES)
-    log.trim()
-    assert size(log) == 2 * CHUNK_BYTES
+    missing = EventLog(str(tmp_path / "gone"), role="script")
+    missing.emit(Kind.FORWARD, 1, 2)
+    missing.note(Topic.ENVIRONMENT, {})
+    assert list(tmp_path.iterdir()) == []
 
 
 # A write into a mapping of what was cut off would end it by SIGBUS.
@@ -153,6 +149,7 @@ while any(thread.is_alive() for thread in threads):
 def test_a_thread_that_still_records_loses_nothing_and_lives(tmp_path, role):
     done = in_python(TRIMMED_MEANWHILE, tmp_path, role)
     assert (done.returncode, done.stderr) == (0, "")
+    assert 2 * MAX_WRITTEN_BYTES <= MAX_LOG_BYTES  # what is recorded is read
     [path] = log_paths(tmp_path)
     recording = read_recording(path)
     counted = Counter(event.value for event in recording.of(Kind.FORWARD))
@@ -177,49 +174,6 @@ def test_a_thread_that_has_its_place_already_writes_there(log, monkeypatch, reco
     assert values(log) == list(range(records + 2))
 
 
-class Trimming:
-    """A kind of event at which the log is trimmed: as a signal handler's code might."""
-
-    def __init__(self, log):
-        self.log = log
-
-    def __index__(self):
-        self.log.trim()
-        return int(Kind.FORWARD)
-
-
-def test_a_record_in_the_making_is_kept(log):
-    fill(log, 1)
-    log.emit(Trimming(log), 1, 2, 0, 1)
-    fill(log, 1, first=2)
-    assert values(log) == [0, 1, 2]
-
-
-READ_MEANWHILE = """
-import sys
-import threading
-from pathlib import Path
-from trainprof.record.event_log import EventLog
-from trainprof.record.log_reader import read_log
-from trainprof.record.schema import Kind
-log = EventLog(sys.argv[1], role="script")
-for n in range(40_000):
-    log.emit(Kind.FORWARD, 1, 2, 0, n)
-read = read_log(Path(log.path))
-log.trim()
-print(sum(kind == Kind.FORWARD for kind in bytes(read.body)[::32]))
-"""
-
-
-def test_who_reads_a_log_while_its_process_ends_lives(tmp_path):
-    done = in_python(READ_MEANWHILE, tmp_path)
-    assert (done.returncode, done.stdout) == (0, "40000\n"), done.stderr
-
-
-def test_a_process_may_not_record_more_than_is_read():
-    assert 2 * MAX_WRITTEN_BYTES <= MAX_LOG_BYTES
-
-
 def test_a_log_has_a_largest_size(log, monkeypatch):
     monkeypatch.setattr(log_chunk, "MAX_WRITTEN_BYTES", 2 * CHUNK_BYTES)
     fill(log, 2 * CHUNK_BYTES // RECORD_BYTES)
@@ -230,6 +184,10 @@ def test_a_log_has_a_largest_size(log, monkeypatch):
     assert kept == list(range(len(kept)))
     fill(log, 10)
     assert values(log) == kept
+    log.begin_end()
+    log.reopen_in_child()
+    fill(log, 5)
+    assert (values(log), size(log)) == (list(range(5)), FIRST_CHUNK_BYTES)
 
 
 def test_the_end_of_a_process_is_told_in_a_log_that_was_full(log, monkeypatch):
@@ -259,7 +217,6 @@ GIB = 1 << 30
     [
         (500 * GIB, GIB - 1, False),
         (500 * GIB, 2 * GIB, True),
-        (2 * GIB, GIB // 20, False),
         (2 * GIB, GIB // 9, True),
         (0, 0, True),  # a file system that tells nothing
     ],
@@ -277,21 +234,6 @@ def test_the_rest_of_a_disk_is_left_to_the_script(
     else:
         assert size(log) == 2 * CHUNK_BYTES  # a small one is no matter
         assert read_log(path_of(log)).stopped_errno == Stop.LITTLE_ROOM
-
-
-def test_a_full_disk_is_not_tried_again_at_the_end(log, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    fill(log, 1)
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    fill(log, 2 * CHUNK_BYTES // RECORD_BYTES)
-    stopped_ns = read_log(path_of(log)).stopped_ns
-    log.begin_end()
-    fill(log, 1)
-    log.trim()
-    assert size(log) == CHUNK_BYTES
-    assert read_log(path_of(log)).stopped_ns == stopped_ns
 
 
 @pytest.mark.skipif(
@@ -314,26 +256,13 @@ def test_what_is_not_recorded_any_more_is_no_dearer(log, monkeypatch):
     assert called["emit_slowly"] < 10
 
 
-def test_a_forked_child_of_a_stopped_process_records(tmp_path, log, monkeypatch):
-    monkeypatch.setattr(log_chunk, "MAX_WRITTEN_BYTES", CHUNK_BYTES)
-    fill(log, CHUNK_BYTES // RECORD_BYTES)
-    log.begin_end()
-    log.reopen_in_child()
-    fill(log, 5)
-    assert values(log) == list(range(5))
-    assert size(log) == FIRST_CHUNK_BYTES
-    assert len(log_paths(tmp_path)) == 2
-
-
 FULL = """
-import sys, time
+import sys
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Kind
 log = EventLog(sys.argv[1], role="script")
-begin = time.perf_counter_ns()
 for n in range(200_000):
     log.emit(Kind.FORWARD, n, n, 0, n)
-print(begin, time.perf_counter_ns())
 """
 
 
@@ -344,25 +273,14 @@ def limited(size):
 @pytest.mark.parametrize("chunks", [0, 2])
 def test_a_file_that_may_not_grow_stops_recording_not_the_script(tmp_path, chunks):
     size = chunks * CHUNK_BYTES + HEADER_BYTES + 100
-    done = in_python(FULL, tmp_path, preexec_fn=lambda: limited(size))
-    begin, end = map(int, done.stdout.split())
+    assert in_python(FULL, tmp_path, preexec_fn=lambda: limited(size)).returncode == 0
     [path] = log_paths(tmp_path)
     recording = read_recording(path)
     assert recording.header["role"] == "script"
     assert recording.file.stopped_errno == errno.EFBIG
-    assert recording.file.stopped_ns is not None
-    assert begin < recording.file.stopped_ns < end
     values = [event.value for event in recording.events]
     assert values == list(range(len(values)))
     assert 0 <= chunks * CHUNK_BYTES // RECORD_BYTES - len(values) <= 200
-
-
-def test_a_missing_directory_is_no_fault(tmp_path):
-    log = EventLog(str(tmp_path / "gone"), role="script")
-    log.emit(Kind.FORWARD, 1, 2)
-    log.note(Topic.ENVIRONMENT, {})
-    log.emit(Kind.FORWARD, 1, 2)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_filesystem_without_fallocate_is_filled(log, monkeypatch):

@@ -74,12 +74,6 @@ def test_foreign_bytes_raise_nothing_but_unreadable(tmp_path_factory, data, with
     assert log is None or log.body.nbytes % RECORD_BYTES == 0
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
-@given(records=st.lists(st.binary(min_size=RECORD_BYTES, max_size=RECORD_BYTES), max_size=20))
-def test_any_records_join_to_some_texts(records):
-    assert all(isinstance(topic, Topic) for topic, _ in join_texts(records).values())
-
-
 def parts(number, text, topic=Topic.CLASS):
     pieces = [text[at : at + 24] for at in range(0, len(text), 24)]
     return [
@@ -113,32 +107,6 @@ def test_another_schema_is_refused(whole, tmp_path, version):
     with pytest.raises(UnreadableLog) as refused:
         read_log(path)
     assert ("newer" in (refused.value.hint or "")) == (version > 0)
-
-
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
-@given(seed=st.integers(0, 2**32), changes=st.integers(1, 12))
-def test_blocks_moved_doubled_zeroed_and_made_up_raise_nothing(
-    whole, tmp_path_factory, seed, changes
-):
-    chance = random.Random(seed)
-    data = bytearray(whole)
-    for _ in range(changes):
-        if data:
-            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-        length = chance.choice([1, 31, RECORD_BYTES, 8 * RECORD_BYTES, HEADER_BYTES])
-        start, other = (chance.randrange(max(1, len(data) - length)) for _ in range(2))
-        block = data[other : other + length]
-        data[start : start + length] = chance.choice(
-            [block, bytes(length), b"\xff" * length, chance.randbytes(length), block * 2, b""]
-        )
-    log = read_or_refused(tmp_path_factory.getbasetemp() / "moved.events", bytes(data))
-    if log is None:
-        return
-    assert isinstance(log.header, dict)
-    assert len(log.body) + log.cut_bytes == max(0, len(data) - HEADER_BYTES)
-    rows = (bytes(log.body[at : at + 32]) for at in range(0, len(log.body), 32))
-    texts = join_texts(row for row in rows if row[0] == Kind.TEXT)
-    assert all(isinstance(topic, Topic) for topic, _ in texts.values())
 
 
 def test_a_hole_at_the_end_of_a_very_large_log_is_not_read(whole, tmp_path, monkeypatch):
@@ -180,7 +148,4 @@ def test_what_is_no_file_is_refused(tmp_path):
     for name in ("dir.events", "fifo.events", "empty.events", "link.events", "missing.events"):
         with pytest.raises(UnreadableLog):
             read_log(tmp_path / name)
-
-
-def test_a_missing_directory_holds_no_logs(tmp_path):
     assert log_paths(tmp_path / "gone") == []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-import threading
+from functools import partial
 
 import pytest
+from support.session import in_threads
 
 from trainprof.record.step_count import LEAST_BLOCK, StepCount
 
@@ -15,11 +15,6 @@ def counted(turns):
     for letter in turns:
         count.add(ord(letter))
     return count
-
-
-def test_before_any_update_there_is_no_step():
-    assert StepCount().steps == 0
-    assert StepCount().begins_step(1)
 
 
 @pytest.mark.parametrize("turns", ["ABCDEF", "AAB", "ABABAB"])
@@ -38,13 +33,11 @@ def test_the_first_round_is_not_taken_for_more_than_the_busiest_makes(turns):
         ("ABA", "B", False),
         ("ABAB", "A", True),
         ("ABAB", "B", True),
+        ("", "A", True),
         ("ABCABC", "A", True),
-        ("ABCABCA", "B", False),
         ("ABCABCAB", "C", False),
         ("AAAAA", "B", False),
         ("AAAAAB", "A", True),
-        ("AAAA", "A", True),
-        ("AAAABBBB", "A", True),
         ("AAAABB", "B", True),
         ("AAAABBBBCD", "A", True),
     ],
@@ -80,14 +73,5 @@ def test_threads_that_step_at_once_meet_no_fault():
         except BaseException as fault:
             faults.append(fault)
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=step, args=(60 + 3 * n,)) for n in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    in_threads([partial(step, 60 + 3 * number) for number in range(4)])
     assert faults == []

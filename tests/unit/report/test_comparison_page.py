@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -15,8 +14,7 @@ from support.compared_runs import made_up, repeated, single
 from trainprof.analysis.statistics.speedup import NO_VISIBLE_DIFFERENCE, SLOWER
 from trainprof.compare.comparison import Comparison, compare
 from trainprof.report import comparison
-
-Golden = Callable[[str, str], None]
+from trainprof.report.text.layout import Page
 
 SCREENS = {
     "repeated": repeated,
@@ -38,21 +36,15 @@ def unlike() -> Comparison:
     return compare([made_up(base, "a")], [made_up(other, "b")], limit=0.05)
 
 
-def page(sides: Comparison, width: int = 80, **options: bool) -> str:
-    return comparison.render_page([sides], width=width, **{"color": False, **options})
+def page(sides: Comparison, width: int = 80, **options: Any) -> str:
+    return comparison.render_page([sides], Page(width, **options))
 
 
-@pytest.mark.parametrize("name", SCREENS)
-def test_page_is_the_golden_one(name, golden):
-    golden(f"compare_{name}_80.txt", page(SCREENS[name]()))
-
-
-def test_wide_and_verbose_pages_are_the_golden_ones(golden):
+def test_pages_are_the_golden_ones(golden):
+    for name, make in SCREENS.items():
+        golden(f"compare_{name}_80.txt", page(make()))
     golden("compare_repeated_120.txt", page(repeated(), 120))
     golden("compare_unlike_80.txt", page(unlike(), verbose=True))
-
-
-def test_the_comment_is_the_golden_one(golden):
     golden("compare_slower.md", comparison.render_markdown([single(1.12, SLOWER)]))
 
 
@@ -83,14 +75,10 @@ def test_colour_only_where_it_is_asked_for():
     assert page(repeated(), unicode=False).isascii()
 
 
-def test_several_others_are_several_pages_and_an_array():
+def test_several_others_are_several_pages():
     comparisons = [single(1.12, SLOWER), single(1.006, NO_VISIBLE_DIFFERENCE)]
-    text = comparison.render_page(comparisons, width=80, color=False)
-    assert text.count("\nOTHER   ") == 2
+    assert comparison.render_page(comparisons, Page()).count("\nOTHER   ") == 2
     assert comparison.render_markdown(comparisons).count("\n---\n") == 1
-    several = json.loads(comparison.render_json(comparisons))
-    assert [each["verdict"] for each in several] == ["slower", "no_visible_difference"]
-    assert json.loads(comparison.render_json(comparisons[:1])) == several[0]
 
 
 def test_hostile_strings_are_shown_not_obeyed():
@@ -101,11 +89,9 @@ def test_hostile_strings_are_shown_not_obeyed():
     for text in (page(sides), page(sides, verbose=True), comparison.render_markdown([sides])):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
     markdown = comparison.render_markdown([sides])
-    assert "<" not in markdown
-    assert "@team" not in markdown
+    assert not re.search("<|@team", markdown)
     rows = [line for line in markdown.split("\n") if line.startswith("|")]
     assert {row.count("|") for row in rows} == {7}
-    assert comparison.render_json([sides]).isascii()
 
 
 def test_what_is_missing_is_a_dash_and_never_none():

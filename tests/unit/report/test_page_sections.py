@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,12 +24,11 @@ from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report import markdown
 from trainprof.report.page import details, device, memory, sections
 from trainprof.report.page import page as terminal
+from trainprof.report.page.gpu import gpu_details, gpus_section
 from trainprof.report.text import ending
 from trainprof.report.text.layout import Page
 
-PAGE = Page(width=80, unicode=True, verbose=False)
-VERBOSE = Page(width=80, unicode=True, verbose=True)
-Gallery = Callable[[str, Mapping[str, Any]], None]
+PAGE, VERBOSE = Page(), Page(verbose=True)
 
 SLOW, HEALTHY, ON_DEVICE = summaries.slow_loader(), summaries.healthy(), summaries.accelerator()
 
@@ -57,7 +55,7 @@ def test_how_a_run_ended(gallery):
         "endings.txt",
         {
             **{repr(end): f"{ending.ending(run)} | {ending.cause(run)}" for end, run in runs},
-            "the first line": terminal.opening(SLOW, width=120, color=False),
+            "the first line": terminal.opening(SLOW, Page(120)),
             "killed for memory": ending.memory_before_the_end(summaries.killed_for_memory()),
             "killed without samples": ending.memory_before_the_end(replace(SLOW, system=None)),
         },
@@ -160,7 +158,7 @@ def test_what_trainprof_took_and_did_not_see(gallery):
         },
     )
     assert sections.price_of_measuring(HEALTHY) is None
-    for text in (terminal.render(costly, width=120, color=False), markdown.render(costly)):
+    for text in (terminal.render(costly, Page(120)), markdown.render(costly)):
         assert str(sections.price_of_measuring(costly)) in text
 
 
@@ -194,7 +192,7 @@ def test_of_several_ranks_the_ledger_is_a_mean():
     ranks = replace(SLOW, ranks=[{"rank": 0}, {"rank": 1}])
     heading = ", mean of 2 ranks"
     for width, is_named in ((80, True), (40, False)):
-        assert (heading in terminal.render(ranks, width=width, color=False)) is is_named
+        assert (heading in terminal.render(ranks, Page(width))) is is_named
     assert heading in markdown.render(ranks)
     assert heading not in markdown.render(SLOW)
 
@@ -292,7 +290,7 @@ def test_device_memory(gallery):
     assert memory.device_memory_section(with_device_memory(), PAGE) == []
     run = replace(ON_DEVICE.run, exit=Exit(1, None, "exception", "OutOfMemoryError"))
     summary = replace(ON_DEVICE, run=run, out_of_memory=lack)
-    for text in (terminal.render(summary, width=80, color=False), markdown.render(summary)):
+    for text in (terminal.render(summary, Page(80)), markdown.render(summary)):
         flowing = " ".join(text.split())
         assert memory.ran_out(lack) in flowing
         assert "Memory at the last sample" not in flowing  # that is the host's
@@ -337,7 +335,7 @@ def on_device(*devices: Device, **changes: Any) -> RunSummary:
 
 def test_what_devices_did(gallery):
     other = gpu({**IDLE, "loader_s": 20.0, "host_s": 25.0}, name="cuda:1")
-    narrow = Page(width=40, unicode=True, verbose=False)
+    narrow = Page(40)
     gallery(
         "devices.txt",
         {
@@ -352,12 +350,11 @@ def test_what_devices_did(gallery):
 
 
 def test_an_idle_table_adds_up_to_the_training_phase():
-    table = device.idle_table(on_device())
-    *rows, total = table.seconds
-    assert sum(map(float, rows)) == float(total) == 100.0  # 60 s idle are 60 %
-    for _, (*shares, whole) in table.shares:
-        assert whole == "100.0 %"
-        assert round(sum(float(share.split()[0]) for share in shares), 6) == 100.0
+    _, seconds, shares = device.idle_columns(on_device())
+    *rows, total = map(float, seconds.cells)
+    assert sum(rows) == total == 100.0  # 60 s idle are 60 %
+    *rows, total = (float(cell.split()[0]) for cell in shares.cells)
+    assert round(sum(rows), 6) == total == 100.0
 
 
 def test_what_cannot_be_has_no_idle_table():
@@ -369,17 +366,17 @@ def test_what_cannot_be_has_no_idle_table():
         gpu(low=float("nan")),
         replace(gpu(), idle_because=None),
     ):
-        assert device.idle_table(on_device(odd)) is None
-        assert "cuda:0" in terminal.render(on_device(odd), width=80, color=False)
+        assert device.idle_columns(on_device(odd)) == []
+        assert "cuda:0" in terminal.render(on_device(odd), Page(80))
 
 
 def test_the_ledger_has_the_devices_time_beside_the_hosts():
-    text = terminal.render(on_device(), width=120, color=False)
+    text = terminal.render(on_device(), Page(120))
     heading = next(line for line in text.split("\n") if line.startswith("Where the time went"))
     assert heading.endswith("s on device")
     (row,) = (line for line in text.split("\n") if line.strip().startswith("backward "))
     assert row.split()[-1] == "30.0"
-    assert "on device" not in terminal.render(ON_DEVICE, width=120, color=False)
+    assert "on device" not in terminal.render(ON_DEVICE, Page(120))
     assert "| s on the device |" in markdown.render(on_device())
 
 
@@ -433,3 +430,45 @@ def test_found_syncs(gallery):
         },
     )
     assert device.found_syncs_section(ON_DEVICE, PAGE) == []
+
+
+# GPUs
+
+HIDDEN = {"logical_index": None, "is_visible": False, "is_used": False}
+ASSUMED = {"is_number_assumed": True}
+NVML = summaries.gpu
+
+
+def test_gpus(gallery, golden):
+    with_gpus, mixed = summaries.with_gpus, summaries.mixed_gpus()
+    busy = summaries.utilization({0: 0.1, 2: 0.1, 8: 0.4, 9: 0.3, 10: 0.1})
+    runs = {
+        "mixed": mixed,
+        "one": with_gpus(NVML(utilization=busy)),
+        "other numbers": with_gpus(NVML(0, logical_index=1), NVML(1, logical_index=0)),
+        "one hidden": with_gpus(NVML(0, **HIDDEN), NVML(1, logical_index=0)),
+        "all hidden": with_gpus(NVML(0, **HIDDEN)),
+        "hidden but used": with_gpus(NVML(0, **{**HIDDEN, "is_used": True})),
+        "order assumed, alike": with_gpus(NVML(0, **ASSUMED), NVML(1, **ASSUMED)),
+        "order assumed": with_gpus(NVML(0, **ASSUMED), NVML(1, name="Another", **ASSUMED)),
+        "order known": with_gpus(NVML(0), NVML(1, name="Another")),
+        "little energy": with_gpus(NVML(energy_wh=0.0375)),
+        "none seen": with_gpus(gpus_not_observed="NVML: Driver Not Loaded"),
+        "no more samples": with_gpus(NVML(), gpus_not_observed="every GPU is lost"),
+    }
+    gallery("gpus.txt", {title: gpus_section(run, PAGE) for title, run in runs.items()})
+    gallery("gpus_verbose.txt", {title: gpu_details(run, VERBOSE) for title, run in runs.items()})
+    wide = gpu_details(mixed, Page(120, verbose=True))
+    golden("gpus_verbose_120.txt", "".join(f"{line}\n" for line in wide))
+    assert "| 0 | 76 % | 12.3 GiB (15 %) | 311 W | 44 % | 11.2 Wh | 64 C | 12 % |" in (
+        markdown.render(mixed)
+    )
+    assert "| GPU |" not in markdown.render(SLOW)
+
+
+def test_many_gpus_do_not_fill_the_page():
+    eight = summaries.with_gpus(*map(NVML, range(8)))
+    assert len(gpus_section(eight, PAGE)) == 1 + 4 + 1
+    assert len(gpus_section(eight, replace(PAGE, is_brief=True))) == 1 + 1 + 1
+    assert terminal.render(eight, PAGE).count("\n") <= 30
+    assert gpus_section(summaries.with_gpus(), PAGE) == []

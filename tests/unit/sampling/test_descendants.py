@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import threading
 
 import psutil
 import pytest
@@ -75,29 +73,6 @@ def test_what_a_script_leaves_running_is_ended_and_named(tmp_path, other, code):
     assert other.poll() is None
 
 
-def test_one_that_is_about_to_be_gone_is_waited_for(tmp_path, other, monkeypatch):
-    """What it has begun to give back, its environment first, does not make it somebody else's."""
-    server = tmp_path / "server.py"
-    server.write_text(IS_DEAF)
-    environ, killed = psutil.Process.environ, []
-
-    def gone_once_killed(process):
-        return {} if process.pid in killed else environ(process)
-
-    def kill(process):
-        killed.append(process.pid)
-        threading.Timer(0.3, os.kill, (process.pid, signal.SIGKILL)).start()
-
-    monkeypatch.setattr(psutil.Process, "environ", gone_once_killed)
-    monkeypatch.setattr(psutil.Process, "kill", kill)
-    with Orphans("run") as watched:
-        left = psutil.Process(orphan_of(str(server)))
-        watched.end()
-        assert killed == [left.pid]
-        assert not left.is_running()
-    assert other.poll() is None
-
-
 def test_what_ends_by_itself_has_the_time_for_it(monkeypatch):
     monkeypatch.setattr(descendants, "OWN_END_S", 60.0)
     until_its_pipe_closes = "import sys; print(flush=True); sys.stdin.read()"
@@ -123,16 +98,6 @@ def test_one_that_has_ended_is_let_go_of_beside_one_that_others_wait_for():
         watched.reap(script=0)
         assert not psutil.pid_exists(ended)
         assert before.wait() == 0
-
-
-def test_afterwards_orphans_are_no_affair_of_ours_again():
-    with Orphans("run"):
-        pass
-    left = psutil.Process(orphan_of("-c", SLEEPS))
-    try:
-        assert left.ppid() != os.getpid()
-    finally:
-        left.kill()
 
 
 def test_alone_in_its_house_it_needs_no_mark():

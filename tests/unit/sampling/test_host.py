@@ -14,7 +14,6 @@ from trainprof.sampling.host import (
     memory,
     network,
     shared_memory,
-    stall,
     throttled,
 )
 
@@ -94,11 +93,6 @@ def test_interfaces_are_counted_once_and_loopback_never():
     assert network(NET_DEV) == {"network_received_bytes": 1100, "network_sent_bytes": 2200}
 
 
-def test_pressure_totals():
-    text = b"some avg10=0.00 avg60=0.00 avg300=0.02 total=3288\nfull avg10=0.00 total=17\n"
-    assert stall(text) == {"some_us": 3288, "full_us": 17}
-
-
 @pytest.mark.parametrize("has_own", [True, False])
 def test_who_waits_for_a_core_is_told_of_our_own_cgroup(fake_proc, has_own):
     mount = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
@@ -118,17 +112,9 @@ def test_who_waits_for_a_core_is_told_of_our_own_cgroup(fake_proc, has_own):
         assert host.sample()["pressure"] == others
 
 
-def test_what_a_quota_has_taken():
+def test_what_a_quota_has_taken_and_the_mean_clock_rate_of_the_cores(tmp_path):
     assert throttled(b"usage_usec 5\nthrottled_usec 70\n") == {"throttled_us": 70}
     assert throttled(b"nr_throttled 1\nthrottled_time 70000\n") == {"throttled_us": 70}
-    assert throttled(b"") == {}
-
-
-def test_the_mean_clock_rate_of_the_cores():
     shown = b"cpu MHz\t\t: 2000.000\nflags\t: x\ncpu MHz\t\t: 3000.5\n"
     assert clock_rate(shown) == {"cpu_mhz": 2500.25}
-    assert clock_rate(b"model name : none") == {}
-
-
-def test_what_a_machine_does_not_tell_is_left_out(tmp_path):
-    assert HostReader(tmp_path).sample() == {}
+    assert throttled(b"") == clock_rate(b"model name : none") == HostReader(tmp_path).sample() == {}

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from trainprof.sampling.machine import (
-    core_numbers,
     core_of,
     cpu_pressure_file,
     is_virtual,
@@ -42,14 +39,6 @@ def test_without_cgroups_the_affinity_mask_counts(fake_proc):
     assert throttle_file(fake_proc.root) is None
 
 
-def test_this_machine_has_cores():
-    assert 0 < usable_cores() <= os.cpu_count()
-    assert 0 < (physical_cores() or 1) <= usable_cores()
-    cores = core_of()
-    assert cores is None or len(cores) == len(core_numbers())
-    assert is_virtual() in (True, False, None)
-
-
 def test_v2_limits_may_stand_at_any_level_and_the_smallest_counts(fake_proc):
     files = {"job__cpu_max": "150000 100000", "job__step__cpu_max": "max 100000"}
     files |= {"job__memory_max": "4096", "job__step__memory_max": "max"}
@@ -82,18 +71,16 @@ def test_v1_quota_limit_and_kills(fake_proc):
     assert out_of_memory_kills(fake_proc.root) == 5
     assert throttle_file(fake_proc.root) == f"{fake_proc.root}/cg/cpu/job/cpu.stat"
     assert cpu_pressure_file(fake_proc.root) is None
-    (fake_proc.root / "cg/memory/job/memory.limit_in_bytes").unlink()
-    assert memory_limit_bytes(fake_proc.root) is None
 
 
-@pytest.mark.parametrize("path", ["/docker/abc", "/elsewhere/entirely", "/../../other"])
+@pytest.mark.parametrize("path", ["/docker/abc", "/elsewhere/entirely"])
 def test_a_container_sees_its_own_part_at_the_mount_point(fake_proc, path):
     quota = {"cpu__cpu_cfs_quota_us": 50000, "cpu__cpu_cfs_period_us": 100000}
     plant(fake_proc, f"2:cpu:{path}\n", v1_mount("cpu", shown="/docker/abc"), **quota)
     assert usable_cores(fake_proc.root, affinity=4) == 0.5
 
 
-@pytest.mark.parametrize("damaged", ["", "max", "x y", "-1 0", "100000", "100000 0"])
+@pytest.mark.parametrize("damaged", ["", "x y", "100000", "100000 0"])
 def test_a_damaged_quota_is_no_quota(fake_proc, damaged):
     plant(fake_proc, "0::/\n", V2_MOUNT + "damaged\n - \n", cpu_max=damaged)
     assert usable_cores(fake_proc.root, affinity=3) == 3.0
@@ -128,23 +115,19 @@ def hyper_threads(fake_proc):
 
 @pytest.mark.parametrize(
     ("affinity", "cores"),
-    [(range(8), 4), ((0, 1, 4, 5), 2), ((0, 1, 2, 3), 4), ((3, 7), 1), ((0, 8), None)],
+    [
+        (range(8), [0, 1, 2, 3, 0, 1, 2, 3]),
+        ((0, 1, 4, 5), [0, 1, 0, 1]),
+        ((3, 7), [0, 0]),
+        ((0, 8), None),
+    ],
 )
 def test_hyper_threads_of_a_core_count_once(hyper_threads, affinity, cores):
-    assert physical_cores(hyper_threads.root, affinity=affinity) == cores
-
-
-@pytest.mark.parametrize(
-    ("numbers", "cores"),
-    [(range(8), [0, 1, 2, 3, 0, 1, 2, 3]), ([2, 6, 7], [0, 0, 1]), ([7, 8], None), ([], None)],
-)
-def test_processors_have_cores(hyper_threads, numbers, cores):
-    assert core_of(hyper_threads.root, numbers=numbers) == cores
-
-
-def test_a_quota_caps_cores_too(hyper_threads):
-    plant(hyper_threads, "0::/job\n", V2_MOUNT, job__cpu_max="150000 100000")
-    assert physical_cores(hyper_threads.root, affinity=range(8)) == 1.5
+    assert core_of(hyper_threads.root, numbers=affinity) == cores
+    expected = None if cores is None else len(set(cores))
+    assert physical_cores(hyper_threads.root, affinity=affinity) == expected
+    plant(hyper_threads, "0::/job\n", V2_MOUNT, job__cpu_max="50000 100000")
+    assert physical_cores(hyper_threads.root, affinity=affinity) == (expected and 0.5)
 
 
 @pytest.mark.parametrize(("last_package", "cores"), [(1, 3.0), (-1, None)])
@@ -181,18 +164,16 @@ def test_x86_says_so_in_its_processors_flags(fake_proc):
     assert is_virtual(fake_proc.root) is True
     fake_proc.write("proc/cpuinfo", "processor\t: 0\nmodel\t: hypervisor\nflags\t\t: fpu lm\n")
     assert is_virtual(fake_proc.root) is False
-    of_firmware(fake_proc, "QEMU", "KVM Virtual Machine", OTHER)
-    fake_proc.write("proc/cpuinfo", "flags\t\t: fpu lm\n")  # who has them needs nothing else
-    assert is_virtual(fake_proc.root) is False
 
 
-@pytest.mark.parametrize("cpuinfo", [None, ARM, "", "flags and features"])
+@pytest.mark.parametrize("cpuinfo", [ARM, "flags and features"])
 def test_where_nothing_tells_it_is_not_known(fake_proc, cpuinfo):
-    if cpuinfo is not None:
-        fake_proc.write("proc/cpuinfo", cpuinfo)
+    fake_proc.write("proc/cpuinfo", cpuinfo)
     assert is_virtual(fake_proc.root) is None
     (fake_proc.root / "proc/device-tree").mkdir(parents=True)  # as a container hides it
     assert is_virtual(fake_proc.root) is None
+    fake_proc.write("sys/hypervisor/type", "xen\n")
+    assert is_virtual(fake_proc.root) is True
 
 
 @pytest.mark.parametrize(
@@ -201,14 +182,9 @@ def test_where_nothing_tells_it_is_not_known(fake_proc, cpuinfo):
         ("Amazon EC2", "c7g.4xlarge", OTHER, True),
         ("Amazon EC2", "c7g.metal", OTHER, False),
         ("Microsoft Corporation", "Virtual Machine", "3", True),
-        ("Google", "Google Compute Engine", OTHER, True),
         ("QEMU", "KVM Virtual Machine", OTHER, True),
-        ("Hetzner", "vServer", OTHER, True),
-        ("Apple Inc.", "Apple Virtualization Generic Platform", OTHER, True),
         ("NVIDIA", "Grace Hopper GH200", RACK, False),
-        ("Microsoft Corporation", "Surface Pro", "9", False),
         ("A cloud", "of its own", OTHER, None),
-        ("A vendor", "of no known case", "", None),
         ("", "", RACK, None),
     ],
 )
@@ -217,17 +193,10 @@ def test_firmware_tells_where_processors_do_not(fake_proc, vendor, product, chas
     assert is_virtual(fake_proc.root) is expected
 
 
-def test_xen_tells_by_its_own_file(fake_proc):
-    of_firmware(fake_proc, "A vendor", "A server", RACK)
-    fake_proc.write("sys/hypervisor/type", "xen\n")
-    assert is_virtual(fake_proc.root) is True
-
-
 @pytest.mark.parametrize(
     ("nodes", "files", "expected"),
     [
         ((), {"compatible": "linux,dummy-virt\0", "model": "linux,dummy-virt\0"}, True),
-        (("hypervisor",), {"compatible": "acme,board\0", "model": "Board\0"}, True),
         (("fw-cfg@9020000",), {"compatible": "acme,board\0", "model": "Board\0"}, True),
         ((), {"compatible": "nvidia,p3701\0nvidia,tegra234\0", "model": "Jetson AGX\0"}, False),
         ((), {"compatible": "acme,board\0"}, None),

@@ -109,18 +109,7 @@ BASE = ran(baseline(), (200, 0.010))
         ),
         # A few more steps are of no other kind.
         (BASE, ran(WORKERS, (200, 0.005), (10, 0.05)), None, None, None),
-        (BASE, ran(WORKERS, (200, 0.005), (600, 0.0058)), None, None, 200),
-        # Single steps are not known.
-        (replace(BASE, seen=None), ran(WORKERS, (200, 0.005), (600, 0.015)), None, None, None),
         (BASE, ran(FREE, (136, 0.006), (400, 0.018), first=64), 10 / 6, {FASTER}, 200),
-        # The baseline was over before batches were free.
-        (
-            ran(baseline(), (60, 0.010)),
-            ran(FREE, (150, 0.006), (150, 0.006), first=64),
-            10 / 6,
-            {FASTER},
-            None,
-        ),
     ],
 )
 def test_runs_are_compared_by_the_same_stretch_of_training(base, trial, mid, verdicts, until):
@@ -139,24 +128,20 @@ def test_runs_are_compared_by_the_same_stretch_of_training(base, trial, mid, ver
         assert row.steps_per_s == pytest.approx(100 * mid, rel=NEAR)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("later", [1.0, 0.97, 1.04])
 def test_all_steps_count_where_later_ones_are_like_earlier_ones(later, seed):
     trial = ran(WORKERS, (200, 0.005), (600, 0.005 * later), seed=seed)
     measurements = measured(ran(baseline(), (200, 0.010), seed=seed), trial)
-    both = measurements.alike(WORKERS.name)
-    assert both.until is None
-    assert both.other[0] is trial
-    assert "later steps" not in notes_of(measurements)
+    assert measurements.alike(WORKERS.name).until is None
 
 
 def test_what_the_pace_of_a_machine_wanders_by_is_no_other_kind():
     trial = ran(WORKERS, (200, 0.005), (600, 0.0058))
     virtual = replace(BASE, pace=replace(BASE.pace, wandering=0.2))
+    assert measured(BASE, trial).alike(WORKERS.name).until == 200
     for runs in ((virtual, trial), (BASE, replace(trial, disturbance=0.2))):
         assert measured(*runs).alike(WORKERS.name).until is None
-    alone = replace(ran(loader_alone((SITE,)), (300, 0.005)), seen=None)
-    assert measured(BASE, alone).alike(alone.trial.name).until is None
 
 
 def test_free_data_that_comes_too_late_is_not_compared():
@@ -187,8 +172,6 @@ def test_a_search_is_not_misled_by_what_comes_later_in_training():
     [
         (40.0, {}, False),  # samples come sorted: the first batches are not like later ones
         (300.0, {}, False),
-        (100.0, {}, True),
-        (95.0, {}, True),
         (112.0, {}, True),
         (100.0, {"is_least": True}, False),  # it may be faster still
     ],
@@ -207,7 +190,6 @@ def test_free_data_that_is_no_faster_clears_loaders_where_its_batches_are_alike(
     if changes:
         row = row_of(measurements, CEILING)
         assert (row.is_least, row.held) == (True, None)
-        assert not row_of(measurements, BASELINE).is_least
     elif not is_clear:
         assert measurements.speedup(FREE) is None
         assert runner.ran.count(CEILING) == 1  # more runs of it tell no more
@@ -271,7 +253,6 @@ def test_a_trial_that_read_from_disk_what_others_had_in_memory_is_made_again(nam
     measurements = searched(at(name, 1, read_bytes=200 * 8.0 * 2**20))
     assert [run.number for run in measurements.comparable(name)][:1] == [2]
     assert measurements.best is not None
-    assert [run.number for run in searched(at(LOADER_ALONE, 1)).of(LOADER_ALONE)] == [1]
 
 
 @pytest.mark.parametrize("updates", [1.0, 10.0, 0.25])
@@ -292,9 +273,7 @@ def test_a_loader_alone_is_measured_by_the_batches_of_an_update(updates):
     ("steps", "per_batch", "read", "fewest", "drawn"),
     [
         (100, 1.0, 100, 22, 100),  # as many as training has read
-        (100, 1.0, 6000, 22, 180),  # the run that does not count read more
-        (1000, 10.0, 100, 22, 100),
-        (1000, 10.0, 6000, 22, 180),
+        (1000, 10.0, 6000, 22, 180),  # the run that does not count read more
         (60, 1.0, 60, 86, 86),  # so many workers that fewer tell nothing
         (None, 1.0, 25, 22, 140),  # all of it was read
     ],
@@ -310,29 +289,6 @@ def test_a_loader_alone_draws_what_was_read_before(steps, per_batch, read, fewes
         alone=max(read, fewest),
     )
     assert limits.steps == drawn
-
-
-def test_a_search_draws_no_more_batches_alone_than_a_run_has_read():
-    plan = replace(plan_of(workers(2)), steps_per_batch=2.0, fewest_alone=22)
-    runner = FakeRunner(Planted(by_workers, steps=10_000))
-    searched(runner, plan, trial_steps=100)
-    assert runner.limits[runner.ran.index(LOADER_ALONE)].steps == 50
-
-
-def test_what_is_saved_meanwhile_says_what_is_known_by_then():
-    kept = []
-    measurements = searched(
-        FakeRunner(Planted(by_workers)),
-        keep=lambda now: kept.append(replace(now, runs=[*now.runs])),
-    )
-    first = next(now for now in kept if now.of("num_workers=2"))
-    assert first.best == measurements.best is not None
-
-
-def test_one_slow_baseline_does_not_make_the_others_expected_so():
-    measurements = searched(at(BASELINE, 2, seconds=250.0))
-    assert measurements.spent_s() > 250
-    assert measurements.ended_by == FINISHED
 
 
 # -- what speaks against a setting whose steps were faster
@@ -381,12 +337,9 @@ def begun(batches):
         (passes(ended(100), begun(200)), "over 200 batches with it, and 100 in"),
         (passes(begun(200), ended(100)), "100 batches with it, and over 200 in"),
         (passes(ended(100), ended(102)), None),
-        (passes(ended(100), ended(98)), None),
         (passes(ended(100), begun(60)), None),
         (passes(begun(60), begun(200)), None),
-        (passes(None, ended(200)), None),
         (whole(1.5), "0.67 times as fast from start to end"),
-        (whole(1.0), None),
         (whole(1.02), None),  # less than counts
         (whole(1.2, noise=0.1), None),  # it may be chance
         (whole(1.5, more_steps=2), "0.67 times as fast"),
@@ -410,11 +363,9 @@ def test_what_else_is_faster_is_recommended_then_and_alone():
 @pytest.mark.parametrize(
     ("loader", "first", "is_noted"),
     [
-        ({"is_iterable": True, "shares_samples": True}, None, True),
         ({"is_iterable": True, "shares_samples": True}, begun(60), True),
         ({"is_iterable": True, "shares_samples": True}, ended(100), False),
         ({"is_iterable": True, "shares_samples": None}, None, False),  # it has its own caution
-        ({"is_iterable": False}, None, False),
     ],
 )
 def test_where_no_pass_ended_it_is_said_what_sharing_is_taken_from(loader, first, is_noted):
@@ -439,76 +390,42 @@ def test_first_passes_of_streams_alone_are_read_by_their_line():
 
 # One thread saves 25 %, and runs differ by as much: four of each do not tell how much it is.
 ROUGH = Planted(lambda o: 0.008 if o else 0.010, free_s=0.007, spread=0.12, seed=3)
-CLEAR = Planted(lambda o: 0.005 if o else 0.010, spread=0.001)
 MOST = 4
 
 
-class Remembering:
+class Remembering(FakeRunner):
     """Makes no run twice."""
 
     def __init__(self, planted):
-        self.runner = FakeRunner(planted)
+        super().__init__(planted)
         self.done = {}
-
-    def now(self):
-        return self.runner.now()
 
     def run(self, trial, number, limits):
         key = trial.name, number
         if key not in self.done:
-            self.done[key] = self.runner.run(trial, number, limits)
+            self.done[key] = super().run(trial, number, limits)
         return self.done[key]
 
-    def search(self, budget_s=600.0):
-        """Goes on with a search; returns it, its progress, and the runs that it made."""
-        before, ran, progress = set(self.done), len(self.runner.ran), []
+    def search(self):
+        """Goes on with a search; returns it, its progress, and how often each trial was run."""
+        before, progress = set(self.done), []
         measurements = searched(
             self,
             plan_of(threads(1)),
-            budget_s=budget_s,
             is_known=lambda trial, number: (trial.name, number) in before,
             tell=progress.append,
         )
-        return measurements, progress, Counter(self.runner.ran[ran:])
-
-
-def runs_of(measurements):
-    return Counter(run.trial.name for run in measurements.runs)
+        return measurements, progress, Counter(run.trial.name for run in measurements.runs)
 
 
 def test_a_search_that_goes_on_repeats_what_is_undecided_as_often_again():
     runner = Remembering(ROUGH)
-    measurements, progress, _ = runner.search()
+    measurements, progress, made = runner.search()
     assert measurements.ended_by == FINISHED
-    assert runs_of(measurements)["torch_threads=1"] == MOST
+    assert made["torch_threads=1"] == MOST
     assert not any(step.is_kept for step in progress)
     before = len(runner.done)
-    _, progress, new = runner.search()
-    assert 0 < new["torch_threads=1"] <= MOST
-    assert new[BASELINE] >= new["torch_threads=1"] - 1
+    _, progress, made = runner.search()
+    assert MOST < made["torch_threads=1"] <= 2 * MOST
     kept = [step.is_kept for step in progress if step.measured is not None]
     assert kept == [True] * before + [False] * (len(kept) - before)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_no_session_repeats_anything_more_often_than_it_may(seed):
-    runner = Remembering(Planted(lambda o: 0.0095, free_s=0.009, spread=0.2, seed=seed))
-    for session in (1, 2, 3):
-        measurements, _, _ = runner.search(budget_s=3600.0)
-        assert measurements.ended_by == FINISHED
-        made = runs_of(measurements)
-        assert max(made["torch_threads=1"], made[CEILING]) <= session * MOST
-    undecided = Remembering(replace(ROUGH, spread=0.2, seed=0))
-    undecided.search()
-    made = runs_of(undecided.search()[0])
-    assert (made["torch_threads=1"], made[CEILING]) == (2 * MOST, 2 * MOST)
-
-
-@pytest.mark.parametrize("budget_s", [600.0, 1.0])
-def test_a_search_that_goes_on_with_all_decided_runs_nothing_and_counts_all(budget_s):
-    runner = Remembering(CLEAR)
-    begun_search, _, _ = runner.search()
-    measurements, _, new = runner.search(budget_s=budget_s)
-    assert not new
-    assert runs_of(measurements) == runs_of(begun_search)
-    assert not measurements.unfinished

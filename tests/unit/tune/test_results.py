@@ -16,7 +16,6 @@ from trainprof.analysis.summary.tune import (
     FINISHED,
     LOADER_ALONE,
     OK,
-    OUT_OF_MEMORY,
     Times,
 )
 from trainprof.tune.candidate import Candidate
@@ -127,28 +126,20 @@ def test_a_forecast_of_what_is_too_noisy_is_neither_right_nor_wrong():
 
 
 @pytest.mark.parametrize(
-    ("measured", "predicted", "held"),
+    ("measured", "held"),
     [
-        ((1.5, 1.6, 1.7), (1.4, 2.0), True),
-        ((1.4, 1.7, 2.0), (1.4, 2.0), True),
-        ((0.9, 1.1, 1.3), (1.4, 2.0), False),
-        ((2.1, 2.4, 2.8), (1.4, 2.0), False),
-        # Across an edge of it, with the middle inside or outside.
-        ((1.3, 1.5, 1.7), (1.4, 2.0), None),
-        ((1.2, 1.3, 1.42), (1.4, 2.0), None),
-        ((1.3, 1.62, 2.03), (0.95, 1.41), None),
-        # Around it: as rough a hit tells as little as such a miss.
-        ((0.8, 1.6, 2.8), (1.4, 2.0), None),
-        ((0.63, 1.02, 1.65), (0.64, 1.67), None),
-        # How well it is known is not known.
-        ((None, 1.6, None), (1.4, 2.0), None),
-        ((None, 1.3, None), (1.4, 2.0), None),
+        ((1.4, 1.7, 2.0), True),
+        ((0.9, 1.1, 1.3), False),
+        ((2.1, 2.4, 2.8), False),
+        ((1.3, 1.5, 1.7), None),  # across an edge of it
+        ((0.8, 1.6, 2.8), None),  # around it
+        ((None, 1.6, None), None),
     ],
 )
 def test_only_an_interval_wholly_inside_or_outside_tells_whether_a_forecast_was_right(
-    measured, predicted, held
+    measured, held
 ):
-    assert whether_held(Times(*measured), predicted) is held
+    assert whether_held(Times(*measured), (1.4, 2.0)) is held
 
 
 @pytest.mark.parametrize(
@@ -165,30 +156,22 @@ def test_losses_tell_whether_a_change_alters_the_numbers(losses, expected):
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    "changes",
     [
-        (lambda run: {"read_bytes": float(run.steps * (8 << 20))}, "read from disk"),
-        (lambda run: {"pace": replace(run.pace, mean_s=20 * run.pace.mean_s)}, "twice as long"),
+        lambda run: {"read_bytes": float(run.steps * (8 << 20))},
+        lambda run: {"pace": replace(run.pace, mean_s=20 * run.pace.mean_s)},
     ],
 )
-def test_a_run_that_was_cold_or_held_up_is_not_compared(changes, why):
+def test_a_run_that_was_cold_or_held_up_is_not_compared(changes):
     measurements = searched(alter=lambda *_: {"read_bytes": 0.0})
-    plain = rows_of(measurements)
     base = next(run for run in measurements.runs if run.trial.name == BASELINE)
     odd = replace(base, **changes(base))
     measurements.runs = [odd if run is base else run for run in measurements.runs]
     summary = summary_of(measurements)
-    notes = [note for note in summary.tuning.notes if base.directory in note]
-    assert [why in note and "not compared" in note for note in notes] == [True]
+    assert len([note for note in summary.tuning.notes if base.directory in note]) == 1
     rows = {row.name: row for row in summary.trials}
-    assert rows[BASELINE].steps_per_s == pytest.approx(plain[BASELINE].steps_per_s, rel=0.1)
-    mids = [row["num_workers=2"].speedup.mid for row in (rows, plain)]
-    assert mids[0] == pytest.approx(mids[1], rel=0.1)
-
-
-def test_a_failed_trial_has_no_speed():
-    row = rows_of(searched(failing={"num_workers=4": OUT_OF_MEMORY}))["num_workers=4"]
-    assert (row.outcome, row.speedup, row.steps_per_s) == (OUT_OF_MEMORY, None, None)
+    assert rows[BASELINE].steps_per_s == pytest.approx(100, rel=0.1)
+    assert rows["num_workers=2"].speedup.mid == pytest.approx(2.0, rel=0.1)
 
 
 def test_a_last_baseline_that_was_cut_short_hides_no_earlier_one():
@@ -202,12 +185,7 @@ def test_a_last_baseline_that_was_cut_short_hides_no_earlier_one():
 
 
 def test_what_ctrl_c_cut_off_is_no_result():
-    measurements = searched(interrupted_at=4)
+    measurements = searched(interrupted_at=4, alter=lambda *_: {"written": ("/data/x",)})
     assert list(rows_of(measurements)) == [BASELINE, CEILING]
-    assert summary_of(measurements).recommended is None
-
-
-def test_what_trials_did_outside_is_listed_once():
-    measurements = searched(alter=lambda *_: {"written": ("/data/log", "/data/x")})
-    uncontained = summary_of(measurements).tuning.uncontained
-    assert uncontained == ["wrote /data/log", "wrote /data/x"]
+    summary = summary_of(measurements)
+    assert (summary.recommended, summary.tuning.uncontained) == (None, ["wrote /data/x"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,23 +24,20 @@ SINGLE = Trial(name_of({"num_workers": 3, "persistent_workers": True}))
 OF_TWO = Trial(name_of({"num_workers": {"a.py:1": 4, "a.py:2": 2}}))
 
 
-@pytest.mark.parametrize("trial", [baseline(), SINGLE, OF_TWO, Trial("x" * 400)])
-@pytest.mark.parametrize("number", [1, 2])
-def test_in_arguments_a_trial_has_a_name_that_no_parser_takes_apart(trial, number):
+@pytest.mark.parametrize(
+    ("trial", "number", "name"),
+    [
+        (baseline(), 1, "baseline"),
+        (SINGLE, 1, "num_workers-3_persistent_workers-True"),
+        (SINGLE, 2, "num_workers-3_persistent_workers-True-run2"),
+        (OF_TWO, 1, "num_workers-4_2"),
+        (Trial("x" * 400), 1, "x" * 120),
+    ],
+)
+def test_in_arguments_a_trial_has_a_name_that_no_parser_takes_apart(trial, number, name):
     script = Script(("train.py", "hydra.run.dir=runs/{trial}", "--lr=0.1"))
     words = script.for_trial(argument_of(trial, number))
-    assert re.fullmatch(r"hydra\.run\.dir=runs/[A-Za-z0-9_-]{1,130}", words[1])
-    assert (words[0], words[2]) == ("train.py", "--lr=0.1")
-
-
-def test_that_name_is_of_one_run_alone():
-    runs = [(SINGLE, 1), (SINGLE, 2), (OF_TWO, 1), (Trial("num_workers=4"), 2), (baseline(), 1)]
-    assert len({argument_of(*run) for run in runs}) == len(runs)
-    assert argument_of(SINGLE, 1) == "num_workers-3_persistent_workers-True"
-    assert argument_of(baseline(), 1) == "baseline"
-
-
-def test_its_directory_keeps_the_name_that_the_page_shows():
+    assert words == ("train.py", f"hydra.run.dir=runs/{name}", "--lr=0.1")
     assert label_of(SINGLE, 2) == f"{SINGLE.name}.2"
 
 
@@ -52,13 +48,7 @@ ENDED = Outcome(0, None, 1, 0, 0.0, 0.0, False, ())
 class FakeScript:
     """A script that writes data/0.png, if it has a sandbox to write to.
 
-    Attributes:
-        sandbox: Of the trials, None: they have none.
-        stderr: What it writes there.
-        outcome: As its trials are read.
-        finished: What is known of the run besides.
-        asked: How it was run, each time.
-        entries: What was in the scratch directory before it ran, each time.
+    `asked` is how it was run, `entries` what was in the scratch directory before, each time.
     """
 
     directory: Path
@@ -94,11 +84,10 @@ class FakeScript:
         outcome, detail = self.outcome
         return replace(measured, outcome=outcome, detail=detail)
 
-    def trial(self, trial: Trial, *words: str, number: int = 1) -> Measured:
-        script = Script(("train.py", *words))
+    def trial(self, trial: Trial) -> Measured:
         directory = RunDirectory(self.directory / "tune")
-        made = ScriptRunner(script, directory, interval_s=0.5, sandbox=self.sandbox)
-        return made.run(trial, number, Limits(30, 60.0))
+        made = ScriptRunner(Script(("train.py",)), directory, interval_s=0.5, sandbox=self.sandbox)
+        return made.run(trial, 1, Limits(30, 60.0))
 
 
 @pytest.fixture
@@ -139,11 +128,6 @@ def test_nothing_of_what_a_trial_or_an_earlier_start_wrote_is_left(script, outco
     assert left == ["caches"]  # which the trials after it go on with
 
 
-def test_what_a_trial_leaves_running_is_recorded(script):
-    script.finished = {"left_running": ("tensorboard",)}
-    assert script.trial(SINGLE).left_running == ("tensorboard",)
-
-
 REFUSED = "OSError: [Errno 30] Read-only file system: '/mnt/x'"
 
 
@@ -167,9 +151,10 @@ def test_a_trial_that_fails_at_what_the_sandbox_refuses_says_so(
 
 
 def test_a_trial_that_would_fill_the_disk_failed_however_it_ended(script):
-    script.finished = {"is_full": True}
+    script.finished = {"is_full": True, "left_running": ("tensorboard",)}
     measured = script.trial(SINGLE)
     assert (measured.outcome, measured.detail, measured.is_ok) == (FAILED, WOULD_FILL, False)
+    assert measured.left_running == ("tensorboard",)
 
 
 def test_without_a_sandbox_a_trial_runs_in_a_scratch_directory(script):
@@ -184,19 +169,6 @@ def test_without_a_sandbox_a_trial_runs_in_a_scratch_directory(script):
     assert mlflow == f"file://{spec['cwd']}/mlruns"
     assert Path("train.bin").exists()
     assert not Path(spec["cwd"]).exists()
-
-
-@pytest.mark.parametrize(("trial", "is_watched"), [(Trial(WARM_UP), True), (baseline(), False)])
-def test_its_first_trial_alone_records_what_it_writes_elsewhere(script, trial, is_watched):
-    script.sandbox = None
-    script.trial(trial)
-    options = script.asked[0].trial
-    assert options.scratch == (script.scratch() if is_watched else None)
-
-
-def test_each_run_has_its_own_name_in_the_arguments_and_its_own_directory(script):
-    for number in (1, 2):
-        script.trial(baseline(), "--out", "runs/{trial}", number=number)
-    assert [options.words[2] for options in script.asked] == ["runs/baseline", "runs/baseline-run2"]
-    names = [options.output.name for options in script.asked if options.output is not None]
-    assert names == ["baseline", "baseline.2"]
+    # Its first trial alone records what it writes elsewhere.
+    script.trial(Trial(WARM_UP))
+    assert [made.trial.scratch for made in script.asked] == [None, script.scratch()]

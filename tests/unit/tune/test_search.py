@@ -65,6 +65,21 @@ def test_changes_that_help_together_are_recommended_together():
     assert {CEILING, LOADER_ALONE} < set(runner.ran)
 
 
+@pytest.mark.parametrize(
+    ("step_s", "free_s", "best"),
+    [
+        (lambda o: 0.010, 0.010, None),  # nothing helps
+        (lambda o: 0.0098 if o else 0.010, 0.0098, None),  # less than is worth a change
+        # Of settings that are as fast the smaller one.
+        (lambda o: 0.004 if o.get("num_workers") else 0.010, 0.004, "num_workers=2"),
+    ],
+)
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_recommended_is_worth_it(step_s, free_s, best, seed):
+    known, _ = searched(Planted(step_s, free_s=free_s, spread=0.005, seed=seed, steps=1000))
+    assert (None if known.best is None else known.best.name) == best
+
+
 FUSED = Candidate("optimizer", {"fused": True}, (0.97, 1.2))
 
 
@@ -132,14 +147,6 @@ def test_workers_that_a_trial_sees_start_anew_are_tried_as_such_that_live_on():
     assert low < times.mid < high
 
 
-def test_workers_do_not_persist_where_that_gains_nothing_or_may_not_be():
-    runner = FakeRunner(Planted(by_workers_and_threads))
-    search_of(runner, planned_from_either, budget_s=600.0).run()
-    planted = Planted(by_workers_and_threads, starts_s=workers_that_start_anew)
-    _, other = searched(planted, plan_of(workers(2), workers(4)))
-    assert not any("persistent" in name for name in (*runner.ran, *other.ran))
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_what_was_found_faster_only_when_repeated_is_tried_together_or_named(seed):
     planted = Planted(by_workers_and_optimizer, spread=0.02, seed=seed)
@@ -148,13 +155,6 @@ def test_what_was_found_faster_only_when_repeated_is_tried_together_or_named(see
     if speed.verdict == FASTER and speed.mid >= 1.03:
         # The last baseline may tell what no run before it could.
         assert "num_workers=4,fused=True" in (*runner.ran, *known.unfinished)
-
-
-def test_no_combination_is_named_where_one_change_alone_helps():
-    planted = Planted(lambda o: 0.004 if o.get("num_workers") else 0.010)
-    known, _ = searched(planted, plan_of(workers(2), FUSED, threads(1)), budget_s=30.0)
-    assert known.ended_by == BUDGET
-    assert not any("," in name for name in known.unfinished)
 
 
 def test_a_baseline_that_no_model_meets_is_not_planned_from():
@@ -171,32 +171,6 @@ def test_a_baseline_that_no_model_meets_is_not_planned_from():
     assert runner.ran[:3] == [WARM_UP, BASELINE, BASELINE]
     assert known.best.overrides["num_workers"] == 4
     assert known.predicted[CEILING] == plan_of().ceiling
-    # Where it meets none, the rest is tried.
-    known, runner = searched(Planted(by_workers_and_threads), unmet)
-    assert runner.ran[:4] == [WARM_UP, BASELINE, BASELINE, CEILING]
-    assert "torch_threads=1" in runner.ran
-    assert known.ended_by == FINISHED
-
-
-def test_a_ceiling_that_cannot_be_foretold_is_measured_without_a_forecast():
-    plan = replace(plan_of(*PLANS), foretells_ceiling=False)
-    known, runner = searched(Planted(by_workers_and_threads), plan)
-    assert CEILING in runner.ran
-    assert known.predicted[CEILING] is None
-
-
-def test_of_settings_that_are_as_fast_the_smaller_one_is_taken():
-    known, _ = searched(
-        Planted(lambda o: 0.004 if o.get("num_workers") else 0.010), plan_of(workers(2), workers(8))
-    )
-    assert known.best.overrides == {"num_workers": 2}
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_where_nothing_helps_nothing_is_recommended(seed):
-    planted = Planted(lambda _: 0.010, free_s=0.010, spread=0.01, seed=seed)
-    known, _ = searched(planted)
-    assert known.best is None
 
 
 def test_where_free_data_is_no_faster_no_change_of_loading_is_tried():
@@ -204,17 +178,6 @@ def test_where_free_data_is_no_faster_no_change_of_loading_is_tried():
     assert not any("workers" in name for name in runner.ran)
     assert "torch_threads=1" in runner.ran
     assert any("free data" in note for note in known.plan.notes)
-    # Noise may hide what loading costs.
-    planted = Planted(by_workers_and_threads, free_s=0.012, spread=0.4, seed=7)
-    known, runner = searched(planted)
-    ceiling = known.speedup(next(r.trial for r in known.runs if r.trial.name == CEILING))
-    assert ceiling.high > 1.1
-    assert any("workers" in name for name in runner.ran)
-
-
-def test_less_than_is_worth_a_change_is_not_recommended():
-    known, _ = searched(Planted(lambda o: 0.0098 if o else 0.010, free_s=0.0098, steps=1000))
-    assert known.best is None
 
 
 def test_quicker_trials_make_more_steps_unless_their_number_was_asked_for():
@@ -233,20 +196,9 @@ def test_free_data_has_enough_steps_after_the_batches_that_are_kept():
     known, runner = searched(Planted(by_workers_and_threads), plan, trial_steps=60)
     at = runner.ran.index(CEILING)
     times = math.sqrt(plan.ceiling[0] * plan.ceiling[1])
-    assert times > 1
     assert runner.limits[at].steps == math.ceil(60 * times) + 160
-    assert runner.limits[at - 1].steps == 60
     assert known.of(CEILING)[0].trial.sites == ("train.py:9", "train.py:12")
     assert known.of(LOADER_ALONE)[0].trial.sites == ("train.py:9",)
-
-
-def test_a_long_warm_up_does_not_eat_the_budget_of_later_trials():
-    """24 s of warm-up, then trials of 2.4 s: what is left of 40 s is worth several."""
-    planted = Planted(by_workers_and_threads, steps=2000)
-    known, runner = searched(planted, budget_s=40.0)
-    assert runner.ran[0] == WARM_UP
-    assert known.spent_s() > 40.0 - 2 * max(run.seconds for run in known.runs[1:])
-    assert known.spent_s() <= 40.0
 
 
 def test_a_trial_that_fails_is_a_result_and_the_others_go_on():
@@ -261,13 +213,6 @@ def test_a_script_that_fails_by_itself_cannot_be_tuned(name):
     with pytest.raises(CannotTune, match="failed: ValueError") as refused:
         searched(Planted(by_workers_and_threads, failing={name: FAILED}), directory=Path("runs/t"))
     assert refused.value.hint.endswith(f"runs/t/trials/{name}.1/console")
-
-
-def test_the_budget_is_kept_and_what_is_known_by_then_is_told():
-    known, _ = searched(Planted(by_workers_and_threads, steps=2000), budget_s=60.0)
-    assert known.ended_by == BUDGET
-    assert known.spent_s() <= 60.0
-    assert known.runs[-1].trial.name == BASELINE
 
 
 @pytest.mark.parametrize(
@@ -313,8 +258,8 @@ def test_a_script_that_hangs_is_killed_within_the_budget(name, budget_s):
     assert runner.now() <= budget_s
 
 
-@pytest.mark.parametrize("start_up_s", [0.5, 3.0, 5.0, 8.0])
-@pytest.mark.parametrize("budget_s", [10.0, 20.0, 45.0, 60.0])
+@pytest.mark.parametrize("start_up_s", [0.5, 5.0, 8.0])
+@pytest.mark.parametrize("budget_s", [10.0, 20.0, 60.0])
 def test_no_budget_is_overrun_by_more_than_the_end_of_a_trial(budget_s, start_up_s):
     runner = FakeRunner(Planted(by_workers_and_threads, start_up_s=start_up_s))
     search = search_of(runner, lambda base, free_s: plan_of(*PLANS), budget_s=budget_s)
@@ -355,13 +300,6 @@ def test_where_no_time_is_left_for_a_change_the_budget_that_has_it_is_known():
     assert known.ended_by == BUDGET
     assert known.needed_budget_s == 15.0
     assert known.unfinished[0] == "num_workers=2"
-
-
-def test_what_is_to_be_tried_is_said_after_the_baseline():
-    refused = []
-    searched(Planted(lambda o: 0.010), plan_of(threads(1), threads(2)), announce=refused.append)
-    assert len(refused) == 2
-    assert refused[1].endswith(": torch_threads=1, torch_threads=2")
 
 
 def test_runs_that_were_made_before_take_nothing_of_the_budget():
@@ -406,28 +344,14 @@ def test_what_a_faster_setting_gives_is_measured_until_it_is_sure():
 
 def warm_up(*, steps, step_s, start_up_s=3.0, is_whole=False):
     training_s = steps * step_s
-    return Measured(
-        Trial(WARM_UP),
-        1,
-        "trials/warm_up",
-        "ok",
-        None,
-        start_up_s + training_s,
-        run_s=start_up_s + training_s if is_whole else None,
-        steps=steps,
-        training_s=training_s,
-    )
+    seconds = start_up_s + training_s
+    run = Measured(Trial(WARM_UP), 1, "w", "ok", None, seconds, steps=steps, training_s=training_s)
+    return replace(run, run_s=seconds if is_whole else None)
 
 
 @pytest.mark.parametrize(
     ("budget_s", "longest_s", "trained_s"),
-    [
-        (12.0, 1.2, 0.5),
-        (30.0, 3.0, 1.25),
-        (60.0, 6.0, 2.5),
-        (300.0, 30.0, 5.0),
-        (3600.0, 60.0, 5.0),
-    ],
+    [(12.0, 1.2, 0.5), (60.0, 6.0, 2.5), (300.0, 30.0, 5.0), (3600.0, 60.0, 5.0)],
 )
 def test_the_run_that_does_not_count_leaves_the_budget_to_the_others(
     budget_s, longest_s, trained_s
@@ -437,10 +361,8 @@ def test_the_run_that_does_not_count_leaves_the_budget_to_the_others(
     assert limits.killed_after_s == 2 * limits.seconds == budget_s
     assert limits.enough_steps == (30 if budget_s <= 60.0 else 1)
     asked = limits_of_warm_up(budget_s, budget_s, 60)
-    # Of as long trials as may be asked for it is one: they read more than it would.
     assert asked.steps == 60
     assert asked.enough_s == pytest.approx((longest_s, max(budget_s / 24, 2.0)))
-    assert (asked.seconds, asked.killed_after_s) == (limits.seconds, limits.killed_after_s)
 
 
 @pytest.mark.parametrize(("start_up_s", "steps"), [(3.0, 1000), (70.0, 200), (190.0, 200)])
@@ -453,15 +375,16 @@ def test_a_long_start_leaves_the_run_that_does_not_count_some_training(start_up_
     assert known.trial_steps == pytest.approx(steps, abs=20)
 
 
-def test_trials_are_as_long_as_the_budget_lets_them():
-    assert steps_of_trials(warm_up(steps=100, step_s=0.1), 600.0) == 220
-    assert steps_of_trials(warm_up(steps=100, step_s=0.001), 600.0) == 1000
-    assert steps_of_trials(warm_up(steps=20, step_s=2.5), 600.0) == 60
-    # Three of them fit.
-    assert steps_of_trials(warm_up(steps=20, step_s=3.0), 600.0) == 58
-    assert steps_of_trials(warm_up(steps=20, step_s=9.0), 600.0) == 30
+@pytest.mark.parametrize(
+    ("made", "step_s", "steps"),
+    [
+        *((100, 0.1, 220), (100, 0.001, 1000), (20, 2.5, 60), (0, 0.1, 60)),
+        *((20, 3.0, 58), (20, 9.0, 30)),  # three of them fit
+    ],
+)
+def test_trials_are_as_long_as_the_budget_lets_them(made, step_s, steps):
+    assert steps_of_trials(warm_up(steps=made, step_s=step_s), 600.0) == steps
     assert steps_of_trials(warm_up(steps=100, step_s=0.1, is_whole=True), 600.0) is None
-    assert steps_of_trials(warm_up(steps=0, step_s=0.1), 600.0) == 60
 
 
 @pytest.mark.parametrize(
@@ -482,10 +405,3 @@ def test_every_trial_goes_beyond_a_pass_whose_start_tells(asked, steps):
     of_baselines = [limit.steps for name, limit in limits if name == BASELINE]
     assert known.trial_steps == steps
     assert set(of_baselines) == {steps}
-
-
-def test_a_run_that_tells_nothing_makes_trials_no_longer():
-    plan = replace(plan_of(workers(4)), steps_of_a_pass=300.0)
-    planted = Planted(lambda overrides: 2.5, steps=10_000)
-    known, _ = searched(planted, plan)
-    assert known.trial_steps == 60

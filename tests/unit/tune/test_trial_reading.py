@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import signal
-from dataclasses import replace
 
 import pytest
 from support import summaries
@@ -27,11 +28,7 @@ from trainprof.tune.trial_limits import steps_of_trials
 from trainprof.tune.trial_output import last_words, read_trial_notes, refusal_in
 from trainprof.tune.trial_reading import (
     DID_NOT_END,
-    Ended,
-    _feeding,
     _outcome,
-    _read_bytes,
-    _steps,
     measured,
     read,
 )
@@ -61,17 +58,7 @@ TRACEBACK = "Traceback (most recent call last):\n{}: [Errno 2] No such file: 'fi
 NO_FILE = "FileNotFoundError: [Errno 2] No such file: 'final.pt'"
 
 
-def run_of(
-    tmp_path,
-    *,
-    steps=60,
-    limit=0,
-    status=0,
-    signal=None,
-    child_raised=None,
-    is_overdue=False,
-    silent_ms=0,
-):
+def run_of(tmp_path, *, steps=60, limit=0, status=0, signal=None, is_overdue=False, silent_ms=0):
     """A child trains, and its parent ends with so many a status."""
     child = FakeRun(pid=20, role="child", header={"ancestors": [LAUNCHER_PID, 1]})
     loader, optimizer = child.loader(41, length=1000), child.optimizer()
@@ -81,8 +68,7 @@ def run_of(
         child.learn(optimizer)
     if limit:
         child.mark(Kind.LIMIT, value=limit)
-    name = child.text(Topic.EXCEPTION, child_raised) if child_raised else 0
-    child.mark(Kind.PROCESS_END, value=name)
+    child.mark(Kind.PROCESS_END, value=0)
     parent = FakeRun(pid=LAUNCHER_PID)
     parent.now = child.now + silent_ms * MS
     raised = "FileNotFoundError" if status == 1 else None
@@ -97,8 +83,9 @@ def run_of(
     if raised:
         (directory.console / "stderr").write_text(TRACEBACK.format(raised))
     outcome = outcome_of(parent, status=None if signal is not None else status, signal=signal)
-    ended = Ended(outcome, is_overdue)
-    return measured(Trial("baseline"), 1, directory, ended, relative_to=tmp_path)
+    return measured(
+        Trial("baseline"), 1, directory, outcome, is_overdue=is_overdue, relative_to=tmp_path
+    )
 
 
 LIMITED = {"limit": MAX_STEPS}
@@ -122,9 +109,7 @@ KILLED = {"signal": 9, "is_overdue": True}
         ({"limit": MAX_TIME, "signal": 15} | OVERDUE, OK, None, DID_NOT_END, True),
         # It failed by itself, or hung.
         ({"status": 1}, FAILED, ..., None, False),
-        ({"status": 1, "child_raised": "KeyError"}, FAILED, ..., None, False),
         ({"status": 1} | OVERDUE, TIMED_OUT, None, None, True),
-        ({"status": 1, "child_raised": "KeyError"} | OVERDUE, TIMED_OUT, None, None, True),
         (KILLED | {"steps": 0, "silent_ms": 30_000}, HUNG, "no step in 30 s", None, True),
         (KILLED | {"silent_ms": 9_000}, TIMED_OUT, None, None, True),
         (KILLED | {"silent_ms": 30_000}, HUNG, "no step in the last 30 s, after 60", None, True),
@@ -146,22 +131,9 @@ def test_how_a_run_ended(tmp_path, how, outcome, detail, failed_after, was_cut):
 def test_what_ends_the_session_is_no_failure_of_the_script(name, tmp_path):
     number = getattr(signal, name)
     for received, expected in (((number,), INTERRUPTED), ((), FAILED)):
-        ended = Ended(outcome_of(FakeRun(), *received, signal=number), False)
-        assert _outcome(summaries.slow_loader(), ended, tmp_path / "console")[0] == expected
-
-
-def test_what_is_drawn_alone_feeds_no_training():
-    fetch = replace(summaries.loader("train.py:9").fetch, read_bytes=70)
-    of_training = summaries.loader("train.py:9", iterations=50, fetch=fetch)
-    elsewhere = summaries.loader("train.py:20", role="other", fetch=fetch)
-    base = summaries.slow_loader()
-    for loader, trial, steps in (
-        (replace(of_training, role="other"), loader_alone(("train.py:9",)), 50),
-        (of_training, baseline(), base.training.steps),
-    ):
-        summary = replace(base, loaders=[loader, elsewhere])
-        assert _read_bytes(_feeding(trial, summary)) == 70.0
-        assert _steps(trial, summary) == steps
+        ended = outcome_of(FakeRun(), *received, signal=number)
+        summary = summaries.slow_loader()
+        assert _outcome(summary, ended, tmp_path, is_overdue=False)[0] == expected
 
 
 # -- what its steps took
@@ -241,7 +213,7 @@ def test_data_that_never_came_as_asked_is_not_measured(tmp_path, trial, notes, o
     for note in notes:
         run.text(Topic.TRIAL, note)
     trial_run = read_of(trial, run, tmp_path)
-    assert (trial_run.outcome, trial_run.detail) == (outcome, detail)
+    assert (trial_run.outcome, trial_run.detail, trial_run.steps) == (outcome, detail, 2 * EACH)
     assert trial_run.is_ok is (outcome == OK)
 
 
@@ -267,8 +239,8 @@ def saving(steps: int, *, each: int, free_from: int | None = None) -> FakeRun:
 @pytest.mark.parametrize(
     ("trial", "steps", "each", "mean_s"),
     [
-        *((baseline(), steps, 50, STEP_S) for steps in (99, 101, 130, 260)),
-        *((baseline(), steps, 2, STEP_S) for steps in (60, 61, 62, 63)),
+        *((baseline(), steps, 50, STEP_S) for steps in (99, 101, 260)),
+        *((baseline(), steps, 2, STEP_S) for steps in (60, 61)),
         (baseline(), 60, 1, STEP_S + 0.060),  # what each step saves stays a part of it
         (ceiling((SITE,), None), 260, 50, STEP_S - 0.002),
     ],
@@ -278,11 +250,6 @@ def test_however_many_saves_a_run_holds_it_is_as_fast(tmp_path, trial, steps, ea
     run = read_of(trial, saving(steps, each=each, free_from=free_from), tmp_path)
     for pace in (run.pace, run.training_pace):
         assert pace.mean_s == pytest.approx(mean_s, rel=0.01)
-    if each == 50 and free_from is None:
-        assert run.pace.steps_s.max() < 2 * STEP_S
-        assert run.seen.drift_beyond(steps // 2) == 0.0
-    if each == 1:
-        assert run.saves_s == 0.0
 
 
 def test_what_saves_take_is_known_and_no_part_of_a_part(tmp_path):
@@ -333,12 +300,9 @@ def test_other_processes_tell_only_what_they_wrote(tmp_path):
     assert notes.written == {"of a worker": False}
 
 
-def test_damaged_notes_and_a_run_without_any(tmp_path):
+def test_damaged_notes(tmp_path):
     run = run_that_trains()
-    for wrong in (
-        *(7, ["x"], {"written": {"x": 1}}),
-        {"applied": 3, "refused": [], "losses": "none", "written": 1},
-    ):
+    for wrong in (7, {"applied": 3, "refused": [], "losses": "none", "written": 1}):
         run.text(Topic.TRIAL, wrong)
     run.text(Topic.TRIAL, {"losses": ["x", True], "refused": {"a": 3}})
     notes = read_trial_notes(run.write(tmp_path))
@@ -360,9 +324,7 @@ RAISED = """Traceback (most recent call last):
     [
         (f"{RAISED}ValueError: 3 is odd\n", "ValueError", "ValueError: 3 is odd"),
         (f"{RAISED}ValueError: first\nsecond line\n\n", "ValueError", "ValueError: first"),
-        (f"{RAISED}ValueError\nbye\n", "ValueError", "ValueError"),
         (f"{RAISED}torch.cuda.OutOfMemoryError: 2 GiB\n", "OutOfMemoryError", "2 GiB"),
-        (f"{RAISED}_pickle.PicklingError: <lambda>\n", "PicklingError", "<lambda>"),
         (
             f"{RAISED}KeyError: Caught KeyError in DataLoader worker process 0.\n"
             f"Original {RAISED}KeyError: 'x'\n",
@@ -373,55 +335,37 @@ RAISED = """Traceback (most recent call last):
         (f"{RAISED}RuntimeError: caught by it\nbye\n", None, "RuntimeError: caught by it"),
         ("usage: s.py [-h]\ns.py: error: no such option\n", None, "s.py: error: no such option"),
         ("  \n\n", None, None),
-        ("", "ValueError", None),
         (None, None, None),
         (f"ValueError: {'x' * 300}\n", "ValueError", f"ValueError: {'x' * 145}..."),
-        ("x" * (1 << 17) + "\nValueError: late\n", "ValueError", "ValueError: late"),
-        (b"\xff\xfe\nValueError: \xff\n", "ValueError", "ValueError: \ufffd"),
+        ("x" * (1 << 17) + "\nValueError: late\udcff\n", "ValueError", "ValueError: late\ufffd"),
     ],
 )
 def test_the_line_that_tells(tmp_path, written, exception, words):
     if written is not None:
-        content = written if isinstance(written, bytes) else written.encode()
-        (tmp_path / "stderr").write_bytes(content)
+        (tmp_path / "stderr").write_bytes(written.encode("utf-8", "surrogateescape"))
     last = last_words(tmp_path, exception)
     assert last == words if words is None else last.endswith(words)
 
 
-REFUSALS = {
-    18: ("Invalid cross-device link", "EXDEV"),
-    28: ("No space left on device", "ENOSPC"),
-    30: ("Read-only file system", "EROFS"),
-    75: ("Value too large for defined data type", "EOVERFLOW"),
-}
-
-
-@pytest.mark.parametrize("number", REFUSALS)
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.ENOSPC, errno.EROFS, errno.EOVERFLOW])
 @pytest.mark.parametrize(
     "line",
     [
-        "OSError: [Errno {number}] {message}: 'runs/last' -> 'runs/old'",
-        "OSError: [Errno {number}] another language's words",
-        "safetensors_rust.SafetensorError: Error: I/O error: {message} (os error {number})",
-        "Error: another language's words (os error {number})",
-        "mv: cannot move 'a' to 'b': {message}",
+        "OSError: [Errno {number}] another language's words: 'runs/last' -> 'runs/old'",
+        "safetensors_rust.SafetensorError: another language's words (os error {number})",
         "RuntimeError: unable to write to file </data/x>: {message} ({number})",
     ],
 )
 def test_a_refusal_is_known_by_what_python_rust_and_c_say(number, line):
-    message, name = REFUSALS[number]
-    errors = f"{RAISED}{line.format(number=number, message=message)}\n"
-    assert f"({name})" in refusal_in(errors)
+    errors = f"{RAISED}{line.format(number=number, message=os.strerror(number))}\n"
+    assert f"({errno.errorcode[number]})" in refusal_in(errors)
 
 
 @pytest.mark.parametrize(
     "errors",
     [
-        "",
         "FileNotFoundError: [Errno 2] No such file or directory: 'a'",
-        "PermissionError: [Errno 13] Permission denied: 'a'",
         "BlockingIOError: [Errno 180] no such number",
-        "Error: (os error 2)",
         "ValueError: epoch 18, batch 28, class 30 of 75",
     ],
 )

@@ -16,10 +16,11 @@ from trainprof.analysis.lines.times import (
     timed_functions,
 )
 from trainprof.analysis.run.metadata import integer
-from trainprof.analysis.run.missing import RECORDING_STOPPED, faults_of
+from trainprof.analysis.run.missing import faults_of
 from trainprof.analysis.run.process_name import process_names
 from trainprof.analysis.run.ranks import rank_recordings
 from trainprof.analysis.run.recording import Recording, read_recording
+from trainprof.analysis.summary.run_summary import RECORDING_STOPPED
 from trainprof.record.files import read_run_file
 from trainprof.record.run_directory import RunDirectory
 

@@ -1,16 +1,17 @@
-"""A loader's fetches summed up: in all, by worker, and the samples that took longest."""
+"""A loader's fetches summed up: in all, by worker, where their time went, and slow samples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from trainprof.analysis.loading.fetch_usage import usage_of
 from trainprof.analysis.loading.fetches import Details, FetchTable, Float64, Int32, innermost_around
-from trainprof.analysis.machine.processes import Samples, resources_of
+from trainprof.analysis.machine.processes import Samples, Tick, resources_of
+from trainprof.analysis.statistics.time_weighted import Line
 from trainprof.analysis.summary.distribution import statistics_s
 from trainprof.analysis.summary.loader import Fetch
 from trainprof.analysis.timeline.events import Bool, Int64, joined_tables
@@ -18,6 +19,15 @@ from trainprof.analysis.timeline.iterations import LoaderIterations
 from trainprof.record.schema import Kind, SlowSampleFlag
 
 DEFAULT_SLOW_SAMPLES: Final = 10
+# Few samples of the state say nothing about how long a process was in each.
+MIN_STATES: Final = 20
+_WAITING: Final = "D"
+# Of a million rows a copy would be felt.
+_BLOCK: Final = 1 << 16
+_SUMMED: Final = (
+    *("wall_s", "running_s", "runnable_s", "throttled_s", "reading_s", "asleep_s", "cpu_s"),
+    *("read_bytes", "major_faults"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +36,8 @@ class SlowSamples:
 
     Attributes:
         loader, pid, worker: As in `FetchTable`, of the fetch that asked for it.
-        start_ns, took_ns: When, and how long.
         value: The index asked for; its place in the batch where that is no number.
-        is_index: Which of the two.
-        kept_off_ns: For how long the fetch that asked for it could have run and did not: no core
-            was free, or its quota was used up. NaN where that was not measured.
+        kept_off_ns: For how long that fetch could have run and no core was free; NaN if unknown.
     """
 
     loader: Int64
@@ -44,7 +51,6 @@ class SlowSamples:
 
     @staticmethod
     def of_process(details: Details, table: FetchTable) -> SlowSamples:
-        """Finds the slow samples of one process, and the fetches that they belong to."""
         tables = []
         details = details[details["kind"] == Kind.SLOW_SAMPLE]
         for thread in np.unique(details["thread"]).tolist():
@@ -84,7 +90,7 @@ def fetch_of(
     if not is_mine.any():
         return None
     mine = table if is_mine.all() else table.rows(is_mine)
-    told_bytes = mine.batch_bytes[~np.isnan(mine.batch_bytes)]
+    batch_bytes = mine.batch_bytes[~np.isnan(mine.batch_bytes)]
     workers = [_worker(process, p, _resources(process, samples)) for process in _by_process(mine)]
     per_sample = (mine.wall_ns - mine.collate_ns) / np.maximum(mine.samples, 1)
     return Fetch(
@@ -92,7 +98,7 @@ def fetch_of(
         wall_s=statistics_s(mine.wall_ns),
         **usage_of(mine),
         samples=int(mine.samples.sum(dtype=np.int64)),
-        batch_bytes=float(told_bytes.mean()) if len(told_bytes) else None,
+        batch_bytes=float(batch_bytes.mean()) if len(batch_bytes) else None,
         dataset_s=int((mine.wall_ns - mine.collate_ns).sum()) / 1e9,
         collate_s=int(mine.collate_ns.sum()) / 1e9,
         typical_sample_s=float(np.median(per_sample)) / 1e9,
@@ -100,7 +106,7 @@ def fetch_of(
         per_worker=sorted(
             workers, key=lambda row: (row["worker"] is not None, row["worker"], row["pid"])
         ),
-        batch_bytes_error=_standard_error(told_bytes),
+        batch_bytes_error=_standard_error(batch_bytes),
     )
 
 
@@ -142,7 +148,7 @@ def _by_process(table: FetchTable) -> Iterator[FetchTable]:
 
 
 def _resources(table: FetchTable, samples: Mapping[int, Samples]) -> dict[str, Any]:
-    """Returns what samples tell of a worker while it made batches; {} of the main process."""
+    """Returns what a worker used while it prepared batches; {} of the main process."""
     if not table.worker[0]:
         return {}
     start, end = int(table.start_ns[0]), int((table.start_ns + table.wall_ns).max())
@@ -150,11 +156,10 @@ def _resources(table: FetchTable, samples: Mapping[int, Samples]) -> dict[str, A
 
 
 def _worker(table: FetchTable, p: LoaderIterations, resources: dict[str, Any]) -> dict[str, Any]:
-    """Builds the row of one process that makes batches."""
     pid, number = int(table.pid[0]), int(table.worker[0])
     start, wall = table.start_ns, table.wall_ns
     # Of each epoch it was there from its first fetch on; between epochs nobody asks it anything.
-    in_epoch = np.searchsorted(p.start, start, side="right") - 1
+    in_epoch = p.number_at(start)
     served, first_of_epoch = np.unique(in_epoch, return_index=True)
     served, first_of_epoch = served[served >= 0], first_of_epoch[served >= 0]
     asked_ns = int((p.end[served] - start[first_of_epoch]).sum())
@@ -170,3 +175,143 @@ def _worker(table: FetchTable, p: LoaderIterations, resources: dict[str, Any]) -
         **usage_of(table),
         **resources,
     }
+
+
+def running_ns(table: FetchTable) -> Float64:
+    """Returns what of each fetch's wall time something ran, NaN if not measured."""
+    delay, reading = np.nan_to_num(table.delay_ns), np.nan_to_num(table.reading_ns)
+    own = np.minimum(table.cpu_ns, table.wall_ns)
+    # While a worker sleeps, others may work for it: a decoder with threads of its own. Where the
+    # model is trained, torch's threads spin for a while after each operation.
+    asleep = np.maximum(table.wall_ns - own - delay - reading, 0)
+    others = np.where(table.worker > 0, np.maximum(table.process_cpu_ns - table.cpu_ns, 0), 0)
+    running: Float64 = own + np.minimum(others, asleep)
+    return running
+
+
+def usage_of(table: FetchTable) -> dict[str, Any]:
+    """Sums up fetches: figures of `Fetch` by name, None where the kernel reports nothing.
+
+    The first five partition the fetches' wall time: what is unknown is in asleep_s.
+    """
+    measured = np.flatnonzero(table.stands_for > 0)
+    total, is_known = dict.fromkeys(_SUMMED, 0.0), dict.fromkeys(_SUMMED, False)
+    for begin in range(0, len(measured), _BLOCK):
+        rows = table.rows(measured[begin : begin + _BLOCK])
+        for name, values in _parts(rows).items():
+            total[name] += float((rows.stands_for * np.nan_to_num(values)).sum())
+            is_known[name] |= not np.isnan(values).all()
+    scale = float(table.wall_ns.sum()) / total["wall_s"] if total["wall_s"] else 0.0
+    figures: dict[str, Any] = {
+        name: total[name] * scale / (1e9 if name.endswith("_s") else 1) if is_known[name] else None
+        for name in _SUMMED[1:]
+    }
+    for name in ("read_bytes", "major_faults"):
+        figures[name] = None if figures[name] is None else round(figures[name])
+    return {**figures, "measured": len(measured)}
+
+
+def _parts(table: FetchTable) -> dict[str, Float64]:
+    """Returns what each measured fetch consists of, ns, and what it read; NaN if unknown."""
+    wall, running = table.wall_ns.astype(np.float64), running_ns(table)
+    left, is_known = wall - running, ~np.isnan(table.delay_ns)
+    waiting = np.minimum(np.nan_to_num(table.delay_ns), left)
+    throttled = np.minimum(np.nan_to_num(table.throttled_ns), waiting)
+    reading = np.minimum(np.nan_to_num(table.reading_ns), left - waiting)
+    parts = (
+        wall,
+        running,
+        np.where(is_known, waiting - throttled, np.nan),
+        np.where(is_known, throttled, np.nan),
+        np.where(np.isnan(table.reading_ns), np.nan, reading),
+        left - waiting - reading,
+        np.nan_to_num(table.process_cpu_ns),
+        table.read_bytes,
+        table.major_faults,
+    )
+    return dict(zip(_SUMMED, parts, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class StateSamples:
+    """States of processes' main threads, shape (n,), in order of pid and time.
+
+    `is_waiting` for storage, or for something else that can't be interrupted.
+    """
+
+    pid: Int64
+    t_ns: Int64
+    is_waiting: Bool
+
+    @staticmethod
+    def of(pids: Collection[int], ticks: Sequence[Tick], lines: Sequence[Line]) -> StateSamples:
+        """Returns those of some processes; of each the more frequent `lines`, if there are any."""
+        by_text = {str(pid): pid for pid in pids}
+        rows: list[tuple[int, int, bool]] = []
+        for line in lines:
+            states = line.get("states")
+            for text, state in states.items() if isinstance(states, dict) else ():
+                if text in by_text:
+                    rows.append((by_text[text], line["t_ns"], state == _WAITING))
+        others = set(pids) - {pid for pid, _, _ in rows}
+        rows += [
+            (pid, tick.t_ns, process["state"] == _WAITING)
+            for tick in ticks
+            for (pid, _), process in tick.processes.items()
+            if pid in others and "state" in process
+        ]
+        columns = np.array(rows, dtype=np.int64).reshape(-1, 3)
+        columns = columns[np.lexsort((columns[:, 1], columns[:, 0]))].T
+        return StateSamples(columns[0], columns[1], columns[2] > 0)
+
+    def of_process(self, pid: int) -> tuple[Int64, Bool]:
+        """Returns times and states of one process."""
+        begin, end = np.searchsorted(self.pid, [pid, pid + 1])
+        return self.t_ns[begin:end], self.is_waiting[begin:end]
+
+
+def with_sampled_reading(
+    table: FetchTable, states_of: Callable[[Collection[int]], StateSamples], main_thread: int | None
+) -> FetchTable:
+    """Returns fetches with their `reading_ns`, where the kernel did not report it.
+
+    Of the fetches of a loader that read something, the share of samples that met them waiting is
+    the share of their time; others waited for something else. In the process that trains only the
+    main thread is sampled.
+    """
+    has_read = (np.nan_to_num(table.read_bytes) > 0) | (np.nan_to_num(table.major_faults) > 0)
+    if not has_read.any() or not np.isnan(table.reading_ns).all():
+        return table
+    states = states_of(np.unique(table.pid[has_read]).tolist())
+    is_seen = (table.stands_for > 0) & ((table.worker > 0) | (table.thread == main_thread))
+    reading = table.reading_ns.copy()
+    for loader in np.unique(table.loader[has_read & is_seen]).tolist():
+        mine = np.flatnonzero((table.loader == loader) & is_seen)
+        read = mine[has_read[mine]]
+        sampled, waiting = _sampled(table, read, states)
+        if sampled < MIN_STATES:
+            continue
+        rows = table.rows(read)
+        known = running_ns(rows) + np.nan_to_num(rows.delay_ns)
+        asleep = np.maximum(np.nan_to_num(rows.wall_ns - known), 0.0)
+        waited_ns = waiting / sampled * float(table.wall_ns[read].sum())
+        reading[mine] = 0.0
+        reading[read] = asleep * min(waited_ns / max(float(asleep.sum()), 1.0), 1.0)
+    return replace(table, reading_ns=reading)
+
+
+def _sampled(
+    table: FetchTable, rows: npt.NDArray[np.intp], states: StateSamples
+) -> tuple[int, int]:
+    """Returns the number of samples inside some fetches, and how many of those waited."""
+    sampled = waiting = 0
+    for pid in np.unique(table.pid[rows]).tolist():
+        of_process = rows[table.pid[rows] == pid]
+        start = np.sort(table.start_ns[of_process])
+        end = np.sort(table.start_ns[of_process] + table.wall_ns[of_process])
+        t_ns, is_waiting = states.of_process(pid)
+        # In as many fetches as have begun and not ended.
+        inside = np.searchsorted(start, t_ns, "right") > np.searchsorted(end, t_ns, "left")
+        sampled += int(inside.sum())
+        waiting += int((inside & is_waiting).sum())
+    return sampled, waiting

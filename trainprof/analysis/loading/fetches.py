@@ -1,4 +1,4 @@
-"""The making of batches, in the training process and in the loaders' workers."""
+"""The fetches of batches, in the training process and in the loaders' workers."""
 
 from __future__ import annotations
 
@@ -24,20 +24,15 @@ class FetchTable:
     """Fetches of all processes, shape (n,). What was not measured is NaN.
 
     Attributes:
-        loader: Id, 0 where it is not known.
-        pid, thread: Of the process, and of the thread in its log.
+        loader: 0 where it is not known.
         worker: Its number + 1, 0 in the process that trains.
         samples: Asked for; 1 where the index is no list.
         waited_ns: From the `next` around it to its start (the sampler), 0 in a worker.
-        wall_ns, collate_ns: Of the fetch, and of the collate that ended it.
         stands_for: How many fetches a measured one stands for, 0 for one that was not measured.
-        cpu_ns: CPU time of the thread.
-        process_cpu_ns: Of all threads of the process.
+        cpu_ns, process_cpu_ns: CPU time of the thread, and of all threads of the process.
         delay_ns: The thread could run and no core was free, or the cgroup was stopped.
         throttled_ns: The cgroup was stopped by its quota.
         reading_ns: The thread waited for block devices.
-        read_bytes, major_faults: From block devices, by the process.
-        batch_bytes: Of the tensors and arrays of the batch.
     """
 
     loader: Int64
@@ -63,7 +58,6 @@ class FetchTable:
         return len(self.loader)
 
     def rows(self, which: Bool | Int64 | slice) -> FetchTable:
-        """Returns the rows of a mask, an index array or a slice."""
         return rows_of(self, which)
 
     @staticmethod
@@ -72,11 +66,7 @@ class FetchTable:
 
 
 def fetch_table(events: Events, details: Details, pid: int, only_loader: int) -> FetchTable:
-    """Finds the fetches of one process and the loader each one served.
-
-    Args:
-        only_loader: The loader of fetches that do not say, or 0.
-    """
+    """Finds the fetches of one process; `only_loader` is that of those that name none, or 0."""
     tables = []
     for thread in np.unique(events.thread[events.is_kind(Kind.FETCH)]).tolist():
         on_thread = events.thread == thread
@@ -162,12 +152,11 @@ def copying_loaders(events: Events, fetches: FetchTable) -> set[int]:
 
 
 def innermost_around(end: Int64, outer_end: Int64, begun: Int64) -> Int64:
-    """Returns for each stretch of time the place of the innermost outer one around it, or -1.
+    """Returns the place of the innermost outer stretch of time around each inner one, or -1.
 
     Args:
-        end: Of the inner ones.
-        outer_end: Of the outer ones, in order of start.
-        begun: For each inner one the place of the last outer one that had begun before it, or -1.
+        outer_end: In order of start.
+        begun: The place of the last outer stretch that began before each inner one, or -1.
     """
     around: Int64 = begun.copy()
     is_past = around[:0]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from trainprof.analysis.run.metadata import Sites, integer, words
+from trainprof.analysis.run.metadata import Sites, integer, integers, words
 from trainprof.analysis.summary.loader import LoaderCall
 
 _KEPT: Final = "persistent_workers"
@@ -14,20 +14,17 @@ _KEPT: Final = "persistent_workers"
 
 @dataclass(frozen=True, slots=True)
 class BuilderSettings:
-    """A call of the user's in which a package is told the arguments of loaders.
+    """A call of the user's that passes the arguments of loaders to a package.
 
     Attributes:
-        call: What is called; heirs of it end in the same name.
+        call: What is called; subclasses end in the same name.
         prefix: Of each argument's name there.
-        arguments: Of a DataLoader, which it has.
-        evaluates: Arguments by which it evaluates less often, as one says it.
-        keeps_workers: It has persistent_workers=True unless it is told otherwise.
-        copies: The argument that has it copy batches with non_blocking, as one writes it.
-        compiles: The prefix of the arguments by which it compiles the model: PREFIX itself is
-            True, PREFIX_mode is as torch.compile's.
-        checks: The argument that has it look at no step's loss, as one writes it.
-        quiet: Arguments by which it shows and logs less in its loop, as one says it.
-        fuses: The argument that has it fuse the AdamW that it builds, as one writes it.
+        arguments: Of a DataLoader, which it takes.
+        keeps_workers: persistent_workers=True is its default.
+        evaluates, copies, checks, quiet, fuses: What evaluates less often, copies batches with
+            non_blocking, checks no step's loss, logs less in the loop, fuses its AdamW.
+        compiles: The prefix of the arguments that compile the model: PREFIX itself is True,
+            PREFIX_mode is as torch.compile's.
     """
 
     call: str
@@ -55,62 +52,39 @@ class BuilderSettings:
         return {self.name_of(name): value for name, value in wanted.items()}
 
 
-_ALL: Final = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")
-_HF_CHECKS: Final = "logging_nan_inf_filter=False"
-_HF_QUIET: Final = "disable_tqdm=True, a larger logging_steps"
-_HF_FUSES: Final = 'optim="adamw_torch_fused"'
-_HF_COMPILES: Final = "torch_compile"
-# With eval_strategy="epoch" it does not look at eval_steps.
-_HF_EVALUATES: Final = (
-    'eval_strategy="steps" with a larger eval_steps, and save_strategy, save_steps to match for '
-    "load_best_model_at_end"
+_HUGGING_FACE: Final = BuilderSettings(
+    "TrainingArguments",
+    "dataloader_",
+    ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory"),
+    # With eval_strategy="epoch" it ignores eval_steps.
+    evaluates=(
+        'eval_strategy="steps" with a larger eval_steps, and save_strategy, save_steps to match '
+        "for load_best_model_at_end"
+    ),
+    copies='accelerator_config={"non_blocking": True}',
+    compiles="torch_compile",
+    checks="logging_nan_inf_filter=False",
+    quiet="disable_tqdm=True, a larger logging_steps",
+    fuses='optim="adamw_torch_fused"',
 )
-_HF_COPIES: Final = 'accelerator_config={"non_blocking": True}'
 # By top-level package. Of others only that they build the loader is said.
 _KNOWN: Final = {
-    "transformers": BuilderSettings(
-        "TrainingArguments",
-        "dataloader_",
-        _ALL,
-        evaluates=_HF_EVALUATES,
-        copies=_HF_COPIES,
-        compiles=_HF_COMPILES,
-        checks=_HF_CHECKS,
-        quiet=_HF_QUIET,
-        fuses=_HF_FUSES,
-    ),
-    "sentence_transformers": BuilderSettings(
-        "SentenceTransformerTrainingArguments",
-        "dataloader_",
-        _ALL,
-        evaluates=_HF_EVALUATES,
-        copies=_HF_COPIES,
-        compiles=_HF_COMPILES,
-        checks=_HF_CHECKS,
-        quiet=_HF_QUIET,
-        fuses=_HF_FUSES,
-    ),
+    "transformers": _HUGGING_FACE,
+    "sentence_transformers": replace(_HUGGING_FACE, call="SentenceTransformerTrainingArguments"),
     "timm": BuilderSettings(
-        "create_loader",
-        "",
-        ("num_workers", "persistent_workers", "pin_memory"),
-        keeps_workers=True,
+        "create_loader", "", ("num_workers", "persistent_workers", "pin_memory"), keeps_workers=True
     ),
 }
 
 
 def settings_of(package: str | None) -> BuilderSettings | None:
-    """Returns how a package is told the arguments of loaders, None where that is not known."""
     return None if package is None else _KNOWN.get(package)
 
 
 def builder_of(metadata: Mapping[str, Any]) -> str | None:
-    """Returns the package that has to be told the arguments, None where the user's line can be.
+    """Returns the package that takes the arguments, None where the user's own line does.
 
-    Args:
-        metadata: Of the loader, as inside/loading/loader_metadata.py describes them, or alike of an
-            optimizer: `built_by`, and `built_at` and `site` as ids of lines. Where a package's
-            own line had to be named, because none is the user's, that line is where they stand.
+    `built_at` and `site` are equal where a package's line is named because none is the user's.
     """
     package = metadata.get("built_by")
     if not isinstance(package, str):
@@ -120,38 +94,29 @@ def builder_of(metadata: Mapping[str, Any]) -> str | None:
 
 
 def call_of(metadata: Mapping[str, Any], sites: Sites) -> LoaderCall | None:
-    """Returns how a loader is built; None of a recording that does not tell."""
-    takes, lines = words(metadata.get("takes")), metadata.get("constructors")
+    """Returns how a loader is built; None of an older recording."""
+    takes, ends_at = words(metadata.get("takes")), metadata.get("call_ends_at")
     if not takes:
         return None
-    ends_at, own = metadata.get("call_ends_at"), metadata.get("built_by") is None
-    constructors = (
-        [line for line in lines if isinstance(line, int)] if isinstance(lines, list) else []
-    )
+    is_place = isinstance(ends_at, list) and len(ends_at) == len(integers(ends_at)) == 2
     return LoaderCall(
-        ends_at=_place(ends_at) if own else None,
+        ends_at=ends_at if is_place and metadata.get("built_by") is None else None,
         takes=takes,
-        constructors=[sites[line] for line in constructors],
+        constructors=[sites[line] for line in integers(metadata.get("constructors"))],
     )
-
-
-def _place(place: Any) -> list[int] | None:
-    numbers = [integer(number) for number in place] if isinstance(place, list) else []
-    known = [number for number in numbers if number is not None]
-    return known if len(known) == len(numbers) == 2 else None
 
 
 # Those that a loader makes for itself, of its dataset alone.
 TORCHS_SAMPLERS: Final = ("RandomSampler", "SequentialSampler")
-# Whose the classes are of samplers that nobody but the user can have made, where no package did.
+# Where the class of a sampler is from that only the user can have made, where no package did.
 _OF_OTHERS: Final = ("torch", "other")
 
 
 def whole_batches(metadata: Mapping[str, Any]) -> str | None:
-    """Returns the arguments with which torch asks a dataset for a batch at once, as for samples.
+    """Returns the arguments with which torch asks a dataset for a batch at once.
 
-    None where batches are made up by a rule of the user's own, or by a package for them, where a
-    package made the sampler, and where the dataset takes no list of indices, nor could as tensors.
+    None where the user's own rule or a package makes up batches or the sampler, and where the
+    dataset takes no list of indices, nor could as tensors.
     """
     size, drawn = integer(metadata.get("batch_size")), _drawn(metadata)
     is_plain = metadata.get("batch_sampler") == "BatchSampler" and builder_of(metadata) is None
@@ -164,10 +129,9 @@ def whole_batches(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _drawn(metadata: Mapping[str, Any]) -> str | None:
-    """Returns what draws a loader's samples, as one writes it beside its arguments.
+    """Returns what draws a loader's samples, as an argument; None where that is unknown.
 
-    `sampler` is the one that the call has: torch makes none but its own two. None where it may have
-    none, and of older runs that do not tell.
+    `sampler` is the one that the call has: torch makes none but its own two.
     """
     sampler, origin = metadata.get("sampler"), metadata.get("sampler_from")
     if sampler in TORCHS_SAMPLERS and origin in ("torch", None):

@@ -1,22 +1,29 @@
-"""The loaders of a summary, with the making of their batches and what bounds them."""
+"""The loaders of a summary, with the preparation of their batches and what bounds them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.loading.batch_preparation import DEFAULT_SLOW_SAMPLES, SlowSamples
-from trainprof.analysis.loading.delivery import worker_table
-from trainprof.analysis.loading.fetch_usage import StateSamples, with_sampled_reading
+from trainprof.analysis.loading.batch_preparation import (
+    DEFAULT_SLOW_SAMPLES,
+    SlowSamples,
+    StateSamples,
+    with_sampled_reading,
+)
 from trainprof.analysis.loading.fetches import Details, FetchTable, copying_loaders, fetch_table
 from trainprof.analysis.loading.loaders import BatchMaking, loaders_in_loop, loaders_of
 from trainprof.analysis.loading.recreated_loaders import renumbered
-from trainprof.analysis.loading.stream_samples import recorded_stream
-from trainprof.analysis.loading.worker_threads import told_threads
+from trainprof.analysis.loading.workers import (
+    WorkerStream,
+    WorkerTable,
+    recorded_stream,
+    recorded_threads,
+)
 from trainprof.analysis.machine.processes import samples_by_pid, ticks_of
 from trainprof.analysis.pipeline.bounds import PipelineInputs
 from trainprof.analysis.pipeline.fit import LoaderModel, model_of, pipeline_inputs
@@ -25,9 +32,15 @@ from trainprof.analysis.run.metadata import Metadata, integer, number
 from trainprof.analysis.run.run_part import trained_samples
 from trainprof.analysis.run.training_process import is_of_loader
 from trainprof.analysis.stacks.hot_lines import FetchSamples, fetch_samples
-from trainprof.analysis.stacks.samples import LineNames, line_names, sampled_threads, thread_samples
+from trainprof.analysis.stacks.samples import (
+    LineNames,
+    StackSamples,
+    line_names,
+    sampled_threads,
+    thread_samples,
+)
 from trainprof.analysis.summary.loader import Loader, LoaderBound, WorkerThreads
-from trainprof.analysis.timeline.events import joined_tables
+from trainprof.analysis.timeline.events import Events, ProcessLog, joined_tables
 from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.record.schema import Kind, Topic
@@ -42,12 +55,10 @@ class LoaderPart:
     """The loaders of a run.
 
     Attributes:
-        loaders: As all of the run has them.
-        in_loop: As its training phase has them, without those that have no epoch in it.
-        samples: How many were trained on, None where that is not told.
+        in_loop: As the training phase has them, without those that have no epoch in it.
+        samples: How many were trained on.
         known_of: Returns the model of a loader, by its id.
-        making_of: What stack samples met while its workers made batches, by id of a loader
-            that feeds training.
+        making_of: Stack samples of its workers' fetches, by id of a loader that feeds training.
     """
 
     loaders: list[Loader]
@@ -58,7 +69,6 @@ class LoaderPart:
 
 
 def loader_part(run: Analysed) -> LoaderPart:
-    """Returns what is known of a run's loaders."""
     timeline, making = run.timeline, _batch_making(run)
     loaders = loaders_of(run, making)
     costliest = sorted(loaders, key=lambda loader: -loader.wait_total_s)[:_LOADERS_MODELLED]
@@ -78,7 +88,7 @@ def loader_part(run: Analysed) -> LoaderPart:
 def with_bounds(
     loaders: list[Loader], known_of: Callable[[int], LoaderModel | None]
 ) -> list[Loader]:
-    """Returns the loaders, those that were waited for most with what bounds them."""
+    """Returns all loaders, those that were waited for most with what bounds them."""
     eligible = [
         loader
         for loader in loaders
@@ -90,7 +100,7 @@ def with_bounds(
 
 
 def _bound_of(model: LoaderModel | None) -> LoaderBound | None:
-    """The model is not exact: where the run went below a limit, what it came to is told for it."""
+    """The model is not exact: a limit that the run went below is the measured step."""
     if model is None:
         return None
     bound, measured_s = model.now.bound, model.measured.step_s
@@ -104,55 +114,41 @@ def _bound_of(model: LoaderModel | None) -> LoaderBound | None:
     )
 
 
+@dataclass(slots=True)
+class _Recorded:
+    """What the processes of a run recorded of fetches, process by process."""
+
+    tables: list[FetchTable] = field(default_factory=list)
+    slow: list[SlowSamples] = field(default_factory=list)
+    copying: set[int] = field(default_factory=set)
+    threads: dict[int, WorkerThreads | None] = field(default_factory=dict)
+    streams: dict[int, WorkerStream] = field(default_factory=dict)
+    stacks: dict[tuple[int, int], tuple[StackSamples, LineNames]] = field(default_factory=dict)
+
+    def add(self, table: FetchTable, events: Events, details: Details) -> None:
+        self.tables.append(table)
+        self.copying |= copying_loaders(events, table)
+        self.slow.append(SlowSamples.of_process(details, table))
+
+
 def _batch_making(run: Analysed) -> BatchMaking:
-    first_of, process = run.timeline.first_of, run.process
-    with_workers = {first_of.get(number, number) for number in run.metadata.loaders_with_workers()}
-    only = with_workers.pop() if len(with_workers) == 1 else 0
-    own = _in_window(process.details, run)
+    first_of, process, events = run.timeline.first_of, run.process, run.timeline.all_events
+    own, recorded, pid = _in_window(process.details, run), _Recorded(), process.pid or 0
     if first_of:
         own, of_loader = own.copy(), is_of_loader(own)
         own["site"][of_loader] = renumbered(own["site"][of_loader], first_of)
-    workers = worker_table(own)
-    tables, slow = [], []
-    copying: set[int] = set()
     if process.logs:
-        table = fetch_table(run.timeline.all_events, own, process.pid, 0)
-        tables.append(replace(table, loader=renumbered(table.loader, first_of)))
-        copying |= copying_loaders(run.timeline.all_events, tables[-1])
-        slow.append(SlowSamples.of_process(own, tables[-1]))
-    threads: dict[int, WorkerThreads | None] = {}
-    streams = {process.pid or 0: recorded_stream(run.metadata.environment())}
-    stack_samples = {
-        (process.pid or 0, thread): (
-            thread_samples(own, thread),
-            LineNames(run.metadata.texts, run.sites()),
-        )
-        for thread in sampled_threads(own)
-    }
-    window = run.timeline.window
+        table = fetch_table(events, own, process.pid, 0)
+        table = replace(table, loader=renumbered(table.loader, first_of))
+        recorded.add(table, events, own)
+    recorded.streams[pid] = recorded_stream(run.metadata.environment())
+    for thread in sampled_threads(own):
+        names = LineNames(run.metadata.texts, run.sites())
+        recorded.stacks[pid, thread] = thread_samples(own, thread), names
+    workers = WorkerTable.of(own)
     for log in process.workers:
-        events = log.events
-        if run.part is not None:
-            inside = (events.start >= window.start) & (events.start < window.end)
-            events = events.where(inside)
-        pid = log.pid or 0
-        of_worker = _in_window(log.details, run)
-        table = fetch_table(events, of_worker, pid, 0)
-        known = renumbered(table.loader, first_of)
-        by_worker = workers.loader_of(pid, table.start_ns)
-        loader = np.where(by_worker > 0, by_worker, np.where(known > 0, known, only))
-        tables.append(replace(table, loader=loader))
-        copying |= copying_loaders(events, tables[-1])
-        slow.append(SlowSamples.of_process(of_worker, tables[-1]))
-        cwd = run.recording.manifest.get("cwd")
-        metadata = Metadata({topic: log.texts_of(topic) for topic in _OF_WORKER})
-        of_itself, sites = metadata.environment(), metadata.sites(cwd)
-        threads[pid] = told_threads(of_itself, sites)
-        streams[pid] = recorded_stream(of_itself)
-        for thread in sampled_threads(of_worker):
-            names = line_names(log, cwd)
-            stack_samples[pid, thread] = thread_samples(of_worker, thread), names
-    fetches = FetchTable.joined(tables)
+        _add_worker(recorded, log, workers, run)
+    fetches = FetchTable.joined(recorded.tables)
     ticks = ticks_of(run.recording.process_lines)
     fetches = with_sampled_reading(
         fetches,
@@ -163,16 +159,37 @@ def _batch_making(run: Analysed) -> BatchMaking:
     asked = integer(run.recording.section("options").get("slow_samples"))
     return BatchMaking(
         fetches=fetches,
-        slow=joined_tables(SlowSamples, slow),
+        slow=joined_tables(SlowSamples, recorded.slow),
         details=own,
-        samples=samples_by_pid(ticks, [process.pid or 0, *np.unique(in_workers).tolist()]),
+        samples=samples_by_pid(ticks, [pid, *np.unique(in_workers).tolist()]),
         origin_ns=run.origin_ns,
         slow_samples=DEFAULT_SLOW_SAMPLES if asked is None else max(asked, 0),
-        stack_samples=stack_samples,
-        copying=frozenset(copying),
-        threads=threads,
-        streams=streams,
+        stack_samples=recorded.stacks,
+        copying=frozenset(recorded.copying),
+        threads=recorded.threads,
+        streams=recorded.streams,
     )
+
+
+def _add_worker(recorded: _Recorded, log: ProcessLog, workers: WorkerTable, run: Analysed) -> None:
+    """Adds what one worker recorded; its loader is that of its iterator, or the only one."""
+    events, first_of, window = log.events, run.timeline.first_of, run.timeline.window
+    if run.part is not None:
+        events = events.where((events.start >= window.start) & (events.start < window.end))
+    pid, details = log.pid or 0, _in_window(log.details, run)
+    table = fetch_table(events, details, pid, 0)
+    known, by_worker = renumbered(table.loader, first_of), workers.loader_of(pid, table.start_ns)
+    with_workers = {first_of.get(number, number) for number in run.metadata.loaders_with_workers()}
+    only = with_workers.pop() if len(with_workers) == 1 else 0
+    loader = np.where(by_worker > 0, by_worker, np.where(known > 0, known, only))
+    recorded.add(replace(table, loader=loader), events, details)
+    cwd = run.recording.manifest.get("cwd")
+    metadata = Metadata({topic: log.texts_of(topic) for topic in _OF_WORKER})
+    environment = metadata.environment()
+    recorded.threads[pid] = recorded_threads(environment, metadata.sites(cwd))
+    recorded.streams[pid] = recorded_stream(environment)
+    for thread in sampled_threads(details):
+        recorded.stacks[pid, thread] = thread_samples(details, thread), line_names(log, cwd)
 
 
 def _pipeline_inputs(run: Analysed, making: BatchMaking, loader: int) -> PipelineInputs | None:
@@ -198,6 +215,5 @@ def _in_window(details: Details, run: Analysed) -> Details:
         return details
     window, start = run.timeline.window, details["start"]
     is_inside = (start >= window.start) & (start < window.end)
-    is_worker = details["kind"] == Kind.WORKER
-    rows: Details = details[is_inside | is_worker]
+    rows: Details = details[is_inside | (details["kind"] == Kind.WORKER)]
     return rows

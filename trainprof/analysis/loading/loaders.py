@@ -14,7 +14,6 @@ from trainprof.analysis.loading.delivery import (
     delivery_of,
     first_given_back_s,
     later_starts_s,
-    lost_workers,
     sampler_starts_s,
 )
 from trainprof.analysis.loading.fetches import Details, FetchTable
@@ -24,8 +23,13 @@ from trainprof.analysis.loading.loader_builder import (
     call_of,
     whole_batches,
 )
-from trainprof.analysis.loading.stream_samples import WorkerStream, equal_workers, has_asked
-from trainprof.analysis.loading.worker_threads import threads_of
+from trainprof.analysis.loading.workers import (
+    WorkerStream,
+    equal_workers,
+    has_asked,
+    lost_workers,
+    threads_of,
+)
 from trainprof.analysis.machine.processes import Samples
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.metadata import Metadata, Sites, integer, words
@@ -43,27 +47,22 @@ from trainprof.record.schema import Kind
 _CALLS: Final = (Kind.LOADER_NEXT, Kind.SAMPLER, Kind.LOADER_CLOSE)
 # Numbers of batches that epochs came to: of loaders over parts of the data, one after the other.
 _UNLIKE: Final = 3
-# Of epochs that ended, the first so many are told one by one: later ones are like them.
-_ENDED_TOLD: Final = 32
+# Epochs that ended are listed one by one up to this number: later ones are like them.
+_ENDED_LISTED: Final = 32
 # Of the epochs of an evaluation: from there on a line is where it is called.
 _MOST: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class BatchMaking:
-    """What is known of how batches were made and delivered, for all loaders.
+    """What is known of how batches were prepared and delivered, for all loaders.
 
     Attributes:
-        fetches: Of all processes.
-        slow: The samples that took longest.
         details: Of the process that trains.
         samples: Of the process that trains and of workers, by pid.
-        origin_ns: The run's start.
         slow_samples: How many of them to list.
-        stack_samples: Of threads that fetch, and names of what was seen, by pid and thread.
+        stack_samples: Of threads that fetch, with the names of lines, by pid and thread.
         copying: Loaders in whose fetches something was copied between devices.
-        threads: Of libraries in workers, by pid.
-        streams: What processes recorded of streams that they read, by pid.
     """
 
     fetches: FetchTable
@@ -79,13 +78,8 @@ class BatchMaking:
     threads: Mapping[int, WorkerThreads | None] = field(default_factory=dict)
     streams: Mapping[int, WorkerStream] = field(default_factory=dict)
 
-    def of_iterations(self, p: LoaderIterations, chosen: Bool) -> BatchMaking:
-        """Returns it with no fetches but those of some epochs over one loader.
-
-        Args:
-            p: All epochs over it.
-            chosen: Which of them, shape (n_iterations,).
-        """
+    def within(self, p: LoaderIterations, chosen: Bool) -> BatchMaking:
+        """Returns it with no fetches but those of the chosen epochs over one loader."""
         fetches, slow = self.fetches, self.slow
         mine = (fetches.loader == p.loader) & _are_of(chosen, p.number_at(fetches.start_ns))
         slow_here = (slow.loader == p.loader) & _are_of(chosen, p.number_at(slow.start_ns))
@@ -93,7 +87,6 @@ class BatchMaking:
 
 
 def loaders_of(run: Analysed, making: BatchMaking) -> list[Loader]:
-    """Builds the loaders' entries, those that train first."""
     timeline, metadata, sites = run.timeline, run.metadata, run.sites()
     events = timeline.all_events
     calls = events.where(events.is_kind(*_CALLS))
@@ -124,15 +117,10 @@ def loaders_of(run: Analysed, making: BatchMaking) -> list[Loader]:
 
 
 def loaders_in_loop(run: Analysed, making: BatchMaking, loaders: list[Loader]) -> list[Loader]:
-    """Returns the loaders as the training phase has them: with the figures of epochs in it alone.
+    """Returns the loaders with the figures of their epochs in the training phase alone.
 
-    An epoch for statistics ahead of training, or a test behind it, is no part of what training
-    waits for. Loaders without any epoch in it are left out. Those that another thread reads, ahead
-    of training, are left as they are. Of an epoch whose iterator was made ahead, but that gives
-    training batches, all counts but the making of the iterator.
-
-    Args:
-        loaders: With the figures of all of the run.
+    Loaders without an epoch in it are left out, those that another thread reads are left as they
+    are. Of an epoch whose iterator was created ahead of it, all counts but that creation.
     """
     timeline = run.timeline
     events, loop = timeline.all_events, (timeline.window.loop_start, timeline.window.loop_end)
@@ -151,7 +139,7 @@ def loaders_in_loop(run: Analysed, making: BatchMaking, loaders: list[Loader]) -
             figures = _figures(
                 replace(p, init_ns=np.where(begins_inside, p.init_ns, 0)).where(is_inside),
                 own.where(_are_of(is_inside, p.number_at(own.start))),
-                making.of_iterations(p, is_inside),
+                making.within(p, is_inside),
                 is_pinned=bool(loader.pin_memory),
                 evaluation=inside,
             )
@@ -160,7 +148,6 @@ def loaders_in_loop(run: Analysed, making: BatchMaking, loaders: list[Loader]) -
 
 
 def _gives_batches(p: LoaderIterations, calls: Events, loop: tuple[int, int]) -> Bool:
-    """Which epochs over a loader are asked for batches in the loop, by the loader's own events."""
     taken = calls.start[calls.is_kind(Kind.LOADER_NEXT)]
     number = p.number_at(taken[(taken >= loop[0]) & (taken < loop[1])])
     gives: Bool = np.bincount(number[number >= 0], minlength=len(p)) > 0
@@ -176,7 +163,7 @@ def _are_of(chosen: Bool, number: Int64) -> Bool:
 def _with_callers(
     loaders: list[Loader], timeline: Timeline, details: Details, names: LineNames
 ) -> list[Loader]:
-    """Tells of evaluations where the code that trains calls for them.
+    """Returns the loaders with the line of the training code that calls each evaluation.
 
     That is the innermost line of a function that is at work in training too, but elsewhere in it.
     """
@@ -184,7 +171,7 @@ def _with_callers(
     training, evaluating = Counter[Stack](), []
     for p in timeline.loaders:
         own = begun[begun["site"] == p.loader]
-        # It is told just before the iterator is made.
+        # It is recorded just before the iterator is created.
         place = np.minimum(np.searchsorted(p.start, own["start"]), max(len(p) - 1, 0))
         stage = p.stage[place] if len(p) else np.array([""] * len(own))
         training += names.stacks(own["value"][stage == TRAINING].astype(np.int64))
@@ -213,12 +200,7 @@ def _loader_of(
     *,
     evaluation: Int64 | None,
 ) -> Loader:
-    """Builds a loader's entry.
-
-    Args:
-        metadata: As inside/loading/loader_metadata.py describes it; {} where that text is lost.
-        evaluation: The training thread's, shape (n, 2), ns; None where another one consumes it.
-    """
+    """Builds a loader's entry; `evaluation` is None where another thread consumes it."""
     is_pinned = bool(metadata.get("pin_memory"))
     figures = _figures(p, calls, making, is_pinned=is_pinned, evaluation=evaluation)
     fetch, asked = figures["fetch"], has_asked(making.streams, figures["fetch"])
@@ -263,10 +245,7 @@ def _figures(
     is_pinned: bool,
     evaluation: Int64 | None,
 ) -> dict[str, Any]:
-    """Returns what iterations over a loader, and the fetches of their batches, came to.
-
-    Fields of `Loader` by name.
-    """
+    """Returns the figures of `Loader` that iterations and fetches give, by name."""
     fetches, details, length = making.fetches, making.details, calls.end - calls.start
     sampler_ns = int(length[calls.is_kind(Kind.SAMPLER)].sum())
     sampler_ns += int(fetches.waited_ns[fetches.loader == p.loader].sum())
@@ -282,7 +261,7 @@ def _figures(
         "end_s": float(p.end_ns.sum() + length[calls.is_kind(Kind.LOADER_CLOSE)].sum()) / 1e9,
         "sampler_s": sampler_ns / 1e9 if sampler_ns else None,
         "ended": int(np.count_nonzero(p.is_ended)),
-        "ended_batches": p.batches[p.is_ended & (p.batches > 0)][:_ENDED_TOLD].tolist(),
+        "ended_batches": p.batches[p.is_ended & (p.batches > 0)][:_ENDED_LISTED].tolist(),
         "later_starts_s": later_starts_s(p, fetches),
         "first_start_s": float((p.init_ns + np.maximum(p.first_ns, 0))[:1].sum() / 1e9),
         "first_given_back_s": first_given_back_s(p, fetches),
@@ -309,8 +288,7 @@ def _evaluation_ns(p: LoaderIterations, calls: Events, evaluation: Int64 | None)
 
 
 def _seconds_within(details: Details, p: LoaderIterations) -> float:
-    """Sums up what began in some epoch over a loader."""
-    place = np.searchsorted(p.start, details["start"], side="right") - 1
+    place = p.number_at(details["start"])
     is_inside = (place >= 0) & (details["start"] < p.end[place])
     return float((details["end"] - details["start"])[is_inside].sum() / 1e9)
 
@@ -323,8 +301,7 @@ def _has_parts(p: LoaderIterations) -> bool:
 def _draws_all(metadata: Mapping[str, Any]) -> int | None:
     """Returns the length of a dataset of which torch's own loader and sampler draw each sample."""
     # A package that shares batches out among ranks has classes of its own, as accelerate does.
-    is_torchs = metadata.get("kind") == "DataLoader" and metadata.get("sampler") in TORCHS_SAMPLERS
-    is_torchs &= metadata.get("batch_sampler") in ("BatchSampler", None)
+    is_torchs = metadata.get("kind") == "DataLoader" and _has_torchs_samplers(metadata)
     if not is_torchs or metadata.get("samples_plainly") is not True:
         return None
     return integer(metadata.get("dataset_length"))
@@ -332,13 +309,14 @@ def _draws_all(metadata: Mapping[str, Any]) -> int | None:
 
 def _draws_in_order(metadata: Mapping[str, Any]) -> bool | None:
     """Whether torch's own sampler goes through a dataset from its first sample to its last."""
-    sampler = metadata.get("sampler")
-    if sampler not in TORCHS_SAMPLERS or metadata.get("batch_sampler") not in (
-        "BatchSampler",
-        None,
-    ):
+    if not _has_torchs_samplers(metadata):
         return None
-    return bool(sampler == "SequentialSampler")
+    return bool(metadata["sampler"] == "SequentialSampler")
+
+
+def _has_torchs_samplers(metadata: Mapping[str, Any]) -> bool:
+    is_plain = metadata.get("batch_sampler") in ("BatchSampler", None)
+    return is_plain and metadata.get("sampler") in TORCHS_SAMPLERS
 
 
 def _shares_samples(metadata: Mapping[str, Any], *, has_asked: bool) -> bool | None:
@@ -371,9 +349,9 @@ def samples_of(
 ) -> int | None:
     """Counts the samples of the batches taken in some epochs, from the sampler's index lists.
 
-    Workers are sent indices ahead of time: of each epoch the first as many count as batches were
-    taken. None where the sampler does not tell sizes: that of an iterable dataset says how many it
-    asks for, not how many there are, and one that is no list of indices says nothing.
+    Workers are sent indices ahead of time: of each epoch those of the batches taken count. None
+    where sizes are unknown: an iterable dataset is asked for more than it has, and an index that
+    is no list has no length.
     """
     loader = metadata.loader(p.loader)
     drawn = events.where(events.is_kind(Kind.SAMPLER) & (events.site == p.loader))
@@ -385,7 +363,7 @@ def samples_of(
         return None
     if loader.get("batch_sampler") != "BatchSampler" and sizes.max() == 1:
         return None
-    number = np.searchsorted(p.start, times, side="right") - 1
+    number = p.number_at(times)
     number, sizes = number[number >= 0], sizes[number >= 0]
     first_of_epoch = np.searchsorted(number, np.arange(len(p)))
     position = np.arange(len(number)) - first_of_epoch[number]
@@ -394,41 +372,28 @@ def samples_of(
 
 
 def with_others_of_line(loaders: Sequence[Loader], serials: Sequence[object]) -> list[Loader]:
-    """Says of each loader what those are for that its line builds besides, and what they forbid.
+    """Returns each loader with what its call builds besides: what for, and what that forbids.
 
-    Args:
-        serials: Of each, which tells it from those of its line that live at the same time.
+    Those of one line that exist at the same time have different serials.
     """
     numbered = list(zip(loaders, serials, strict=True))
-    return [
-        replace(
-            loader,
-            also_builds=sorted(
-                {
-                    other.role
-                    for other, other_serial in numbered
-                    if _is_of_one_call(loader, other)
-                    # One that it is built anew as, for the same with other arguments, is no other.
-                    and (other.role, other_serial) != (loader.role, serial)
-                }
-            ),
-            # The arguments of one call are those of all.
-            overlaps=any(other.overlaps for other in (loader, *_of_call(loader, loaders))),
-            changed_between_passes=_changed(loader, loaders),
+    joined = []
+    for loader, serial in numbered:
+        others = [(x, number) for x, number in numbered if _is_of_one_call(loader, x)]
+        # One that is recreated with other arguments is no other.
+        roles = {x.role for x, n in others if (x.role, n) != (loader.role, serial)}
+        # The arguments of one call are those of all.
+        all_of_call = [loader, *(other for other, _ in others)]
+        changed = (name for x in all_of_call for name in x.changed_between_passes)
+        joined.append(
+            replace(
+                loader,
+                also_builds=sorted(roles),
+                overlaps=any(x.overlaps for x in all_of_call),
+                changed_between_passes=list(dict.fromkeys(changed)),
+            )
         )
-        for loader, serial in numbered
-    ]
-
-
-def _changed(loader: Loader, loaders: Sequence[Loader]) -> list[str]:
-    """Returns what training changes of a loader's dataset, and of those that its call builds."""
-    all_of_call = (loader, *_of_call(loader, loaders))
-    names = (name for built in all_of_call for name in built.changed_between_passes)
-    return list(dict.fromkeys(names))
-
-
-def _of_call(loader: Loader, loaders: Sequence[Loader]) -> list[Loader]:
-    return [other for other in loaders if _is_of_one_call(loader, other)]
+    return joined
 
 
 def _is_of_one_call(loader: Loader, other: Loader) -> bool:

@@ -15,7 +15,7 @@ from trainprof.analysis.timeline.events import Bool, Int64
 from trainprof.analysis.timeline.iterations import LoaderIterations
 from trainprof.record.schema import Kind
 
-# So many one after the other, of data of another length each, are parts of one.
+# This many one after the other, of data of another length each, are parts of one.
 _MANY_PARTS: Final = 4
 _OF_ONE: Final = ("serial",)
 _OF_ONE_PART: Final = (*_OF_ONE, "dataset_length", "length", "dataset_number")
@@ -24,12 +24,11 @@ Id = TypeVar("Id", np.uint32, np.int64)
 
 
 def rebuilt_loaders(loaders: list[LoaderIterations], metadata: Metadata) -> dict[int, int]:
-    """Returns the id of each loader that an earlier one was built anew as, and that one's id.
+    """Returns the id of each loader that recreates an earlier one, and that one's id.
 
-    Built by the same line, of the same dataset, alike in all else that is known of them, of the
-    same role, and none used until the one before had been used for the last time. While something
-    holds on to the earlier ones they have ids of their own. Of many (files of a data set, rounds of
-    a growing one) the datasets may differ.
+    Built by the same line, of the same dataset, alike in all that is known, of the same role, and
+    used one after the other. Of many (files of a data set, rounds of a growing one) the datasets
+    may differ.
     """
     first_of: dict[int, int] = {}
     for chain in _chains(loaders, metadata, _OF_ONE):
@@ -43,13 +42,14 @@ def rebuilt_loaders(loaders: list[LoaderIterations], metadata: Metadata) -> dict
 def _chains(
     loaders: list[LoaderIterations], metadata: Metadata, left_out: tuple[str, ...]
 ) -> list[list[LoaderIterations]]:
-    """Returns loaders that were used one after the other, alike but for some facts."""
+    """Returns loaders that one line built alike, and that were used one after the other."""
     chains: dict[tuple[str, str], list[list[LoaderIterations]]] = {}
     for p in sorted(loaders, key=lambda p: int(p.start[0])):
-        key = likeness(metadata.loader(p.loader), left_out)
-        if key is None:
+        record = metadata.loader(p.loader)
+        if not isinstance(record.get("site"), int):
             continue
-        alike = chains.setdefault((p.role, key), [])
+        likeness = {k: v for k, v in record.items() if k not in left_out}
+        alike = chains.setdefault((p.role, json.dumps(likeness, sort_keys=True)), [])
         before = next((chain for chain in alike if chain[-1].end.max() <= p.start[0]), None)
         if before is None:
             alike.append([p])
@@ -58,22 +58,10 @@ def _chains(
     return [chain for alike in chains.values() for chain in alike]
 
 
-def likeness(metadata: Mapping[str, Any], left_out: tuple[str, ...]) -> str | None:
-    """Returns what is equal of loaders that one line builds alike; None where no line is known."""
-    if not isinstance(metadata.get("site"), int):
-        return None
-    return json.dumps({k: v for k, v in metadata.items() if k not in left_out}, sort_keys=True)
-
-
 def joined_iterations(
     loaders: list[LoaderIterations], first_of: Mapping[int, int]
 ) -> list[LoaderIterations]:
-    """Gives the iterations of loaders that count as one to that one, in order of time.
-
-    Args:
-        iterations: Of every loader; no two of those that count as one overlap.
-        first_of: By the id of each of the others, that of the one.
-    """
+    """Gives the iterations of recreated loaders to the first of each, in order of time."""
     groups: dict[int, list[LoaderIterations]] = {}
     for p in sorted(loaders, key=lambda p: int(p.start[0])):
         groups.setdefault(first_of.get(p.loader, p.loader), []).append(p)
@@ -81,12 +69,11 @@ def joined_iterations(
 
 
 def _joined(loader: int, group: list[LoaderIterations]) -> LoaderIterations:
-    names = [
-        field.name for field in fields(LoaderIterations) if field.name not in ("loader", "role")
-    ]
     order = np.argsort(np.concatenate([p.start for p in group]), kind="stable")
     columns: dict[str, Any] = {
-        n: np.concatenate([getattr(p, n) for p in group])[order] for n in names
+        field.name: np.concatenate([getattr(p, field.name) for p in group])[order]
+        for field in fields(LoaderIterations)
+        if field.name not in ("loader", "role")
     }
     return replace(group[0], loader=loader, **columns)
 
@@ -106,9 +93,8 @@ class BuiltLoaders:
     """When loaders were iterated for the first time, in order.
 
     Attributes:
-        loader: Their ids, shape (n,).
-        built_ns: When each was, ns.
-        first_ns: When a loader of its dataset was for the first time, ns; 0 where nobody knows.
+        built_ns: When each was.
+        first_ns: When a loader of its dataset was for the first time; 0 where unknown.
     """
 
     loader: Int64
@@ -117,7 +103,6 @@ class BuiltLoaders:
 
     @staticmethod
     def of(details: npt.NDArray[np.void]) -> BuiltLoaders:
-        """Finds them in the details of the process that trains."""
         built = details[details["kind"] == Kind.LOADER_BUILT]
         built = built[np.argsort(built["start"], kind="stable")]
         start, dataset = built["start"].astype(np.int64), built["value"].astype(np.int64)

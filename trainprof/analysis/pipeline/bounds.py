@@ -1,7 +1,6 @@
-"""What bounds a loader's throughput, and what other settings of it would give.
+"""What bounds a loader's throughput, and what other settings of it would give: intervals.
 
-The recorded fetches and computations are played through torch's pipeline again. What a recording
-does not tell is an interval of what it may be, and so the answer is an interval too.
+The recorded fetches and computations are played through torch's pipeline again.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ _HIGHEST_ERROR: Final = 0.25
 # Cores that all have work take longer over each piece of it: caches, hyper-threads, clock rates.
 BUSY_CORES_SLOWDOWN: Final = 1.25
 _MAYBE: Final = {"low": 0.0, "mid": 0.5, "high": 1.0}
-# A worker collates into shared memory, or copies there, whose pages are new; the main process into
-# its own. 0.3 to 1.6 ns were seen (benchmarks/pipeline_model.py --only large, virtual machine).
+# Workers collate into the new pages of shared memory: 0.3 to 1.6 ns were seen
+# (benchmarks/pipeline_model.py --only large, virtual machine).
 _SHARED_MEMORY_S_PER_BYTE: Final = {"low": 0.0, "mid": 0.7e-9, "high": 2e-9}
-# Cores that computing keeps busy, from which on it is the work of threads that wait for one
-# another. Beside two busy workers on two cores such computing was seen to take 3.6 times as long.
+# From this number of busy cores on, computing is the work of threads that wait for one another:
+# with two busy workers on two cores it was seen to take 3.6 times as long.
 _SEVERAL_THREADS: Final = 1.5
-# Below this share of the step nobody would call the loader slow: XProf's "moderately input bound".
+# Below this share of the step a loader is not slow: XProf's "moderately input bound".
 BLOCKED_SHARE: Final = 0.05
 # Of the fetch, from which on it is said to wait for storage.
 READING_SHARE: Final = 0.5
-# Of the next limit: cores that have so much more to do are what bounds it.
+# Of the next limit: cores that have more to do than this are what bounds it.
 CROWDED_FROM: Final = 1.1
 
 
@@ -69,12 +68,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A DataLoader's arguments that matter here.
-
-    Attributes:
-        prefetch: `prefetch_factor`, batches ahead per worker.
-        is_persistent: `persistent_workers`.
-    """
+    """A DataLoader's arguments that matter here."""
 
     workers: int
     prefetch: int = USUAL_PREFETCH
@@ -83,39 +77,24 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class PipelineInputs:
-    """What a recording tells about one loader; arrays of shape (n,), in s, epoch after epoch.
+    """The recording of one loader; arrays of shape (n,), in s, epoch after epoch.
 
     Attributes:
-        setting: It was recorded with.
         batches: Per epoch.
         left: That an epoch would go on with, were it not left after those, by `break` say.
-        fetch_s: Wall time of the making of each batch, in the sampler's order.
-        running_s: Part of it on a core; NaN where not measured, None where nowhere.
-        runnable_s: Part of it spent waiting for a core; likewise.
-        cpu_s: CPU time of all threads of the process meanwhile; likewise.
-        reading_s: Part of it spent waiting for storage; likewise.
-        compute_s: From being handed the k-th batch to asking for the next.
-        wait_s: Inside the `next` that gave the k-th batch; None where not recorded.
-        workers_busy: How many workers made batches while the k-th was computed with, as a mean;
-            None where not recorded, and without any.
-        compute_cores: Cores that the main process keeps busy while it computes.
-        receive_s: Taking a batch over in the main process.
-        sampler_s: Drawing the indices of one batch; without workers all of `next` but the fetch.
-        turnaround_s: From having an index and being free until a worker begins the fetch.
-        spawn_s: Starting one worker, in the main process.
-        boot_s: From its start until a worker can take an index.
-        reset_s: Resuming persistent workers for another epoch.
-        end_s: The end of an epoch: workers shut down.
+        fetch_s: Of each batch, in the sampler's order; `running_s`, `runnable_s` and `reading_s`
+            are parts of it, `cpu_s` is of all threads meanwhile: NaN where not measured.
+        compute_s, wait_s: Behind the k-th batch, and inside the `next` that gave it.
+        workers_busy: The mean number of workers that fetched while the k-th was computed with.
+        receive_s, sampler_s, turnaround_s, spawn_s, boot_s, compute_cores, others: As in
+            `Pipeline`; without workers `sampler_s` is all of `next` but the fetch.
+        reset_s, end_s: Resuming persistent workers, and shutting down others.
         cores: That can be used; of several ranks on a host, what each has of them, one at least.
-        ranks: That share the host's cores, this one among them: what one is given, all are.
-        ranks_per_core: That each of `cores` is for; over 1 where there are more ranks than cores.
-        read_bytes: Of all fetches, from storage; None where not observed.
-        batch_bytes: Of the tensors and arrays of a mean batch; None where not observed.
-        others: Threads of other processes that wanted a core all the time.
+        ranks: That share the host's cores, this one among them.
+        batch_bytes: Of the tensors and arrays of a mean batch.
         taken_cores: Of `cores`, those that other programs kept busy, as sampled.
-        fetch_slowdown: What the recorded fetches took longer because cores were shared, as a share
-            of their running parts.
-        main_slowdown: The same of what the main process does, as a share of what it would take.
+        fetch_slowdown, main_slowdown: What fetches and the main process took longer because cores
+            were shared, as a share of their running parts.
         shards: Of a stream that gives them to workers as a whole; None of other data.
     """
 
@@ -163,11 +142,11 @@ class Bound:
     """What a step's time goes to, and what it cannot get below.
 
     Attributes:
-        name: What bounds throughput: one of limit_names.py.
-        wait_cause: What most of the wait goes to: the same names but "compute".
-        parts_s: Of a mean step: blocked, receive, sampler, compute; they add up to it.
-        limits_s: What a step would take at least, were nothing but this in the way: a worker (or
-            storage), the CPU, the main process.
+        name: What bounds throughput.
+        wait_cause: What most of the wait goes to: the same names but COMPUTE.
+        parts_s: Of a mean step: BLOCKED, RECEIVE, SAMPLER, COMPUTE; they add up to it.
+        limits_s: What a step would take at least for a worker (or storage), the CPU, and the main
+            process alone.
     """
 
     name: str
@@ -183,9 +162,8 @@ class Prediction:
     Attributes:
         step_s, wait_s: Of a batch once the pipeline is filled, over whole cycles of the workers.
         first_batch_s: The first `next` of an epoch.
-        reset_s: Resuming workers that live on for another epoch, and what they still make of one
-            that was left; 0 of others.
-        epoch_s: An epoch from making the iterator to its end; with persistent workers a later one.
+        reset_s: Resuming persistent workers, with what they still fetch of an epoch that was left.
+        epoch_s: From creating the iterator to its end; with persistent workers of a later epoch.
         bound: At the most likely.
     """
 
@@ -198,17 +176,12 @@ class Prediction:
     bound: Bound
 
     def speedup_over(self, step_s: float) -> Interval:
-        """Returns how many times faster it is than steps of `step_s`; low is the worst."""
         step = self.step_s
         return Interval(step_s / step.high, step_s / step.mid, step_s / step.low)
 
 
 def predict(inputs: PipelineInputs, setting: Setting | None = None) -> Prediction:
-    """Plays the recorded series through a setting, by default the one it was recorded with.
-
-    Args:
-        inputs: With at least one fetch and as many computations.
-    """
+    """Plays the recorded series through a setting, by default the one it was recorded with."""
     setting = setting or inputs.setting
     mid = _play(inputs, setting, "mid")
     played = (_play(inputs, setting, "low"), mid, _play(inputs, setting, "high"))
@@ -233,7 +206,7 @@ def predict(inputs: PipelineInputs, setting: Setting | None = None) -> Predictio
 
 @dataclass(frozen=True, slots=True)
 class _Played:
-    """The epochs of a setting; `pipeline` is the first of them."""
+    """The epochs of a setting, of which `pipeline` is the first."""
 
     pipeline: Pipeline
     rates: Rates
@@ -260,9 +233,9 @@ def _play(inputs: PipelineInputs, setting: Setting, scenario: Scenario) -> _Play
 
 
 def _reset_s(inputs: PipelineInputs, setting: Setting) -> float:
-    """Returns what it takes to resume workers that live on.
+    """Returns what it takes to resume persistent workers.
 
-    Where epochs are left they first make, and it throws away, what the one before had asked for.
+    Of an epoch that was left they first fetch what it had asked for, which is thrown away.
     """
     recorded = inputs.setting
     if recorded.is_persistent and recorded.workers:
@@ -284,11 +257,6 @@ def _sampling_error(inputs: PipelineInputs, played: _Played) -> float:
 
 
 def rates_of(setting: Setting, waits: list[Float64], steps: list[Float64]) -> Rates:
-    """Returns the means over epochs.
-
-    Args:
-        waits, steps: Of each epoch, shape (n_batches,).
-    """
     window = _filled(setting, len(waits[0]))
     return Rates(step_s=_mean_of(steps, window), wait_s=_mean_of(waits, window))
 
@@ -298,7 +266,7 @@ def measured_rates(inputs: PipelineInputs) -> Rates | None:
     wait_s = inputs.wait_s
     if wait_s is None:
         return None
-    # What an epoch that was cut off would have been filled up with was not measured.
+    # The rest of an epoch that was cut off was not measured.
     inputs = replace(inputs, batches=min(inputs.batches, len(inputs.fetch_s)))
     waits, computes = _epochs_of(inputs, wait_s), _epochs_of(inputs, inputs.compute_s)
     steps = [wait + compute for wait, compute in zip(waits, computes, strict=True)]
@@ -308,8 +276,7 @@ def measured_rates(inputs: PipelineInputs) -> Rates | None:
 def _filled(setting: Setting, batches: int) -> slice:
     """Returns the steps of a filled pipeline, whole cycles of the workers; all but one if none.
 
-    At its end an epoch draws on what was made ahead, as at its beginning: where it is long enough,
-    both are left out.
+    At both ends an epoch draws on what was fetched ahead: if it is long enough, they are left out.
     """
     cycle = max(setting.workers, 1)
     ahead = setting.prefetch * setting.workers
@@ -325,13 +292,11 @@ def _mean_of(parts: list[Float64], window: slice) -> float:
 
 
 def _parts(setting: Setting, flows: list[Flow]) -> dict[str, float]:
-    """What a mean step consists of."""
     window = _filled(setting, len(flows[0].wait_s))
-    step_s, wait_s = (
-        _mean_of([getattr(flow, name) for flow in flows], window) for name in ("step_s", "wait_s")
+    step_s, wait_s, blocked_s, receive_s = (
+        _mean_of([getattr(flow, name) for flow in flows], window)
+        for name in ("step_s", "wait_s", "blocked_s", "receive_s")
     )
-    blocked_s = _mean_of([flow.blocked_s for flow in flows], window)
-    receive_s = _mean_of([flow.receive_s for flow in flows], window)
     return {
         BLOCKED: blocked_s,
         RECEIVE: receive_s,
@@ -344,11 +309,7 @@ def _parts(setting: Setting, flows: list[Flow]) -> dict[str, float]:
 
 
 def pipelines_of(inputs: PipelineInputs, setting: Setting, scenario: Scenario) -> list[Pipeline]:
-    """Returns the recorded epochs in another setting.
-
-    Args:
-        scenario: Which end of what is not known.
-    """
+    """Returns the recorded epochs in another setting, at one end of what is unknown."""
     asleep, running = _fetch_parts(inputs, setting, scenario)
     main_slowdown = 1 + inputs.main_slowdown
     receive = inputs.receive_s.at(scenario) / (main_slowdown if inputs.setting.workers else 1.0)
@@ -372,9 +333,7 @@ def pipelines_of(inputs: PipelineInputs, setting: Setting, scenario: Scenario) -
     )
     if scenario == "high" and whole.highest_demand + whole.others > whole.cores:
         whole = replace(
-            whole,
-            running_s=running * BUSY_CORES_SLOWDOWN,
-            compute_s=compute * BUSY_CORES_SLOWDOWN,
+            whole, running_s=running * BUSY_CORES_SLOWDOWN, compute_s=compute * BUSY_CORES_SLOWDOWN
         )
     names = ("asleep_s", "running_s", "compute_s", "receive_s")
     cut = zip(*(_epochs_of(inputs, getattr(whole, name)) for name in names), strict=True)
@@ -384,8 +343,8 @@ def pipelines_of(inputs: PipelineInputs, setting: Setting, scenario: Scenario) -
 def _epochs_of(inputs: PipelineInputs, series: Float64) -> list[Float64]:
     """Cuts a series into epochs.
 
-    One that was not recorded to its end is filled up with what followed its first batch, which
-    alone bears what is paid once.
+    One that was cut off is filled up with what followed its first batch, which bears what is paid
+    once.
     """
     batches = inputs.batches
     if len(series) < batches:
@@ -395,10 +354,7 @@ def _epochs_of(inputs: PipelineInputs, series: Float64) -> list[Float64]:
 
 
 def _waiting_for_one_another(inputs: PipelineInputs, setting: Setting) -> float:
-    """Returns how many times as long computing may take for threads that wait for one another.
-
-    Beyond what sharing cores makes it: one that has lost its core to a worker holds up the rest.
-    """
+    """Returns how many times as long computing may take because threads wait for one another."""
     threads, made_s = inputs.compute_cores.mid, float(inputs.fetch_s.sum())
     if threads < _SEVERAL_THREADS or made_s <= 0:
         return 1.0
@@ -415,14 +371,13 @@ def _fetch_parts(
     if inputs.setting.workers == 0 < setting.workers:
         cpu = filled(inputs.cpu_s, inputs.fetch_s)
         if cpu is not None:
-            # Torch's threads worked on it; a worker has one, unless they are a decoder's own.
+            # torch's threads worked on it; a worker has one, unless they are a decoder's.
             running = running + np.maximum(cpu - asleep - running, 0.0) * _MAYBE[scenario]
         running = running + (inputs.batch_bytes or 0.0) * _SHARED_MEMORY_S_PER_BYTE[scenario]
     return asleep, running
 
 
 def running_of(inputs: PipelineInputs, scenario: Scenario) -> Float64:
-    """Returns the running part of each fetch."""
     running = filled(inputs.running_s, inputs.fetch_s)
     if running is None:
         return inputs.fetch_s * _MAYBE[scenario]
@@ -455,12 +410,7 @@ def filled(
 
 
 def bound_of(inputs: PipelineInputs, p: Pipeline, parts: dict[str, float]) -> Bound:
-    """Names what bounds a loader.
-
-    Args:
-        p: An epoch of it, as is most likely.
-        parts: Of its mean step: BLOCKED, RECEIVE, SAMPLER, COMPUTE, in s.
-    """
+    """Names what bounds a loader, by its most likely epoch and the `parts` of its mean step."""
     slow_side = _slow_side(inputs, p)
     limits = _limits(p, STORAGE if slow_side == STORAGE else LATENCY)
     is_blocked = parts[BLOCKED] > BLOCKED_SHARE * sum(parts.values())
@@ -481,7 +431,6 @@ def _largest(seconds: dict[str, float]) -> str:
 
 
 def _limits(p: Pipeline, of_a_worker: str) -> dict[str, float]:
-    """Returns what each resource alone would need for a step."""
     running, fetch = float(p.running_s.mean()), float((p.asleep_s + p.running_s).mean())
     compute, receive = float(p.compute_s.mean()), float(p.receive_s.mean())
     main = compute + receive + p.sampler_s
@@ -491,7 +440,6 @@ def _limits(p: Pipeline, of_a_worker: str) -> dict[str, float]:
 
 
 def _slow_side(inputs: PipelineInputs, p: Pipeline) -> str:
-    """Returns why batches do not come faster."""
     now = _step(p)
     more = replace(p, workers=max(2, 2 * p.workers))
     if _step(more) > (1 - LEAST_GAIN) * now:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
+from trainprof.analysis.loading.batch_preparation import running_ns
 from trainprof.analysis.loading.delivery import receiving_ns
-from trainprof.analysis.loading.fetch_usage import running_ns
 from trainprof.analysis.loading.fetches import Details, FetchTable
 from trainprof.analysis.machine.processes import Samples
 from trainprof.analysis.pipeline.bounds import (
@@ -42,7 +42,7 @@ _GUESSED_BOOT_S: Final = {
     "spawn": Interval(1.0, 2.5, 6.0),
     "forkserver": Interval(1.0, 2.5, 6.0),
 }
-# A damaged log may tell any number.
+# A damaged log may have any number.
 _MAX_WORKERS: Final = 4096
 # Of the epochs: where no more than half of them end, it is usual to leave them.
 _MOST_ENDED: Final = 0.5
@@ -50,22 +50,21 @@ _MOST_ENDED: Final = 0.5
 LARGEST_DEVIATION: Final = 1.5
 # The model plays each batch several times; means of more say no more about what bounds a loader.
 MAX_BATCHES: Final = 1_000
-# What a recording without workers cannot tell: as measured for HOOKS.md sections 2 and 3, where
-# batches of 256 KB to 8 MB took 0.4 to 1.4 ms to take over on a busy machine.
+# Unknown without workers: as measured for HOOKS.md sections 2 and 3, where batches of 256 KB to
+# 8 MB took 0.4 to 1.4 ms to receive on a busy machine.
 _GUESSED_RECEIVE_S: Final = Interval(0.0001, 0.0005, 0.002)
 # The file descriptor of a batch's memory is sent by a thread of the worker; where Python code keeps
-# that busy, it gets the interpreter three times by waiting for the switch interval of 5 ms.
+# that busy, it waits for the GIL three times, for the switch interval of 5 ms.
 _BUSY_INTERPRETER_S: Final = 0.015
-# A batch without tensors or arrays is all objects: to unpickle them may take so many times as long
-# as to make them.
+# To unpickle a batch without tensors or arrays may take this many times as long as to prepare it.
 _OBJECTS_PER_FETCH: Final = 2.0
-# Where computing is less of the time, what it takes of the CPU cannot be told from the rest.
+# Where computing is less of the time, its CPU use does not stand out from the rest.
 _LEAST_COMPUTE_SHARE: Final = 0.1
 _LEAST_SAMPLED_NS: Final = 500_000_000
 _CPU_SAMPLING_ERROR: Final = 0.2
-# Of the fetches' time, that must be running and waiting for a core to tell of others.
+# Of the fetches' time that must be running and waiting for a core to show others.
 _TELLING_SHARE: Final = 0.1
-# Threads of others: fewer are what this reckoning is off by.
+# Threads of others: the error of this estimate.
 _LEAST_OTHERS: Final = 0.5
 # Slowdowns of computing that are tried, as shares of the most that is possible, on so many batches.
 _SLOWDOWNS_TRIED: Final = tuple(k / 10 for k in range(11))
@@ -77,7 +76,6 @@ class LoaderModel:
     """A loader's recording, and the pipeline model of it, which meets the pace that was measured.
 
     Attributes:
-        inputs: What the recording tells.
         measured: Steps and waits as recorded, in the model's windows.
         now: The model's, of the setting that was recorded.
     """
@@ -111,27 +109,16 @@ def pipeline_inputs(
     details: Details,
     samples: Samples,
 ) -> PipelineInputs | None:
-    """Finds the series of one loader; None where the recording does not hold them.
+    """Finds the series of one loader; `cores` are those of all ranks of the host together.
 
-    That is: the training thread does not take its batches, they come in any order (in_order=False),
-    or of no epoch the fetches are known.
-
-    Args:
-        cores: That can be used, by all ranks of the host together.
+    None where the training thread does not take its batches, they come in any order
+    (in_order=False), or of no epoch the fetches are known.
     """
     p = next((p for p in timeline.loaders_here() if p.loader == loader), None)
     settings = metadata.loader(loader)
-    workers = integer(settings.get("num_workers"))
-    prefetch = integer(settings.get("prefetch_factor")) or 2
-    if p is None or workers is None or not 0 <= workers <= _MAX_WORKERS or prefetch < 1:
+    setting = _setting_of(settings)
+    if p is None or setting is None:
         return None
-    if settings.get("in_order") is False:
-        return None
-    setting = Setting(
-        workers=workers,
-        prefetch=min(prefetch, MAX_BATCHES_AHEAD),
-        is_persistent=settings.get("persistent_workers") is True,
-    )
     epochs = recorded_epochs(timeline, fetches, p, setting, settings)
     if not epochs:
         return None
@@ -143,6 +130,14 @@ def pipeline_inputs(
     table = fetches.rows(rows)
     fetch_ns = np.concatenate([epoch.fetch_ns for epoch in whole])
     running = np.minimum(running_ns(table), fetch_ns)
+
+    def series(ns: Float64) -> Float64 | None:
+        whole = filled(ns, fetch_ns, table.stands_for)
+        return None if whole is None else whole / 1e9
+
+    def known(values: Float64) -> bool:
+        return not np.isnan(values).all()
+
     # A thread that runs has a whole core, as long as there is one.
     own_cores = max(cores / ranks, min(cores, 1.0))
     inputs = PipelineInputs(
@@ -155,21 +150,15 @@ def pipeline_inputs(
         cores=own_cores,
         ranks=ranks,
         ranks_per_core=ranks * own_cores / cores,
-        running_s=_told(running, fetch_ns, table.stands_for),
-        runnable_s=_told(
-            np.minimum(table.delay_ns, fetch_ns - running), fetch_ns, table.stands_for
-        ),
-        cpu_s=_told(
-            np.maximum(table.process_cpu_ns - (table.wall_ns - fetch_ns), 0),
-            fetch_ns,
-            table.stands_for,
-        ),
-        reading_s=_told(table.reading_ns, fetch_ns, table.stands_for),
-        read_bytes=_total(table.read_bytes),
-        batch_bytes=_mean(table.batch_bytes),
+        running_s=series(running),
+        runnable_s=series(np.minimum(table.delay_ns, fetch_ns - running)),
+        cpu_s=series(np.maximum(table.process_cpu_ns - (table.wall_ns - fetch_ns), 0)),
+        reading_s=series(table.reading_ns),
+        read_bytes=int(np.nansum(table.read_bytes)) if known(table.read_bytes) else None,
+        batch_bytes=float(np.nanmean(table.batch_bytes)) if known(table.batch_bytes) else None,
         shards=max(integer(settings.get("shards")) or 0, 0) or None,
     )
-    if workers:
+    if setting.workers:
         busy = workers_busy(fetches, whole)
         inputs = _with_workers(replace(inputs, workers_busy=busy), whole, p)
         inputs = replace(inputs, receive_s=_receive_s(inputs, whole, details, loader))
@@ -177,6 +166,18 @@ def pipeline_inputs(
         inputs = _without_workers(inputs, whole, settings.get("workers_started_by"))
     inputs = replace(inputs, compute_cores=_compute_cores(inputs, timeline, samples))
     return with_contention(shortened(inputs))
+
+
+def _setting_of(settings: Mapping[str, Any]) -> Setting | None:
+    """Returns a loader's setting, None where it is damaged or batches come in any order."""
+    workers = integer(settings.get("num_workers"))
+    prefetch = integer(settings.get("prefetch_factor")) or 2
+    if workers is None or not 0 <= workers <= _MAX_WORKERS or prefetch < 1:
+        return None
+    if settings.get("in_order") is False:
+        return None
+    is_persistent = settings.get("persistent_workers") is True
+    return Setting(workers, min(prefetch, MAX_BATCHES_AHEAD), is_persistent)
 
 
 def _of_one_length(epochs: list[RecordedEpoch]) -> list[RecordedEpoch]:
@@ -190,13 +191,7 @@ def _of_one_length(epochs: list[RecordedEpoch]) -> list[RecordedEpoch]:
 
 
 def _left(p: LoaderIterations, known: int, length: int, batches: int) -> int:
-    """Returns how many batches most epochs still had when they were left; 0 where they ended.
-
-    Args:
-        known: Of how many the fetches are known.
-        length: Of the loader, 0 where it has none.
-        batches: That each of them took.
-    """
+    """Returns how many batches most epochs still had when they were left; 0 where they ended."""
     used = p.trained() if p.trained().any() else p.batches > 0
     # The last one may have been cut off with the run.
     is_ended = p.is_ended[used][:-1]
@@ -206,11 +201,9 @@ def _left(p: LoaderIterations, known: int, length: int, batches: int) -> int:
 
 
 def shortened(inputs: PipelineInputs) -> PipelineInputs:
-    """Returns the last epochs of a series, so many as MAX_BATCHES hold, or the start of the last.
+    """Returns the last epochs of a series that fit in MAX_BATCHES, or the start of the last.
 
-    An epoch that was cut off stays as long as it was. Of one that all of the run goes through the
-    end
-    is told: what it began with, a cold disk or an empty cache, does not come again.
+    Of a run's only epoch the end counts: a cold disk or an empty cache does not come again.
     """
     recorded = len(inputs.fetch_s)
     if recorded <= MAX_BATCHES:
@@ -226,7 +219,7 @@ def shortened(inputs: PipelineInputs) -> PipelineInputs:
 
 
 def workers_busy(fetches: FetchTable, epochs: Sequence[RecordedEpoch]) -> Float64:
-    """Returns how many workers made batches while each batch was computed with, as a mean."""
+    """Returns how many workers fetched while each batch was computed with, as a mean."""
     is_of_worker = fetches.worker > 0
     begun = fetches.start_ns[is_of_worker]
     starts, ends = np.sort(begun), np.sort(begun + fetches.wall_ns[is_of_worker])
@@ -238,12 +231,7 @@ def workers_busy(fetches: FetchTable, epochs: Sequence[RecordedEpoch]) -> Float6
 
 
 def _worked_ns(starts: Int64, ends: Int64, until: Int64) -> Float64:
-    """Returns for how long all workers together had worked at some moments.
-
-    Args:
-        starts, ends: Of all that they did, each in order of time.
-        until: The moments.
-    """
+    """Returns for how long all workers together had worked at some moments."""
 
     def since(moments: Int64) -> Float64:
         passed = np.concatenate([[0.0], np.cumsum(moments - first, dtype=np.float64)])
@@ -253,20 +241,6 @@ def _worked_ns(starts: Int64, ends: Int64, until: Int64) -> Float64:
 
     first = int(starts[0]) if len(starts) else 0
     return since(starts) - since(ends)
-
-
-def _told(ns: Float64, fetch_ns: Float64, stands_for: Float64) -> Float64 | None:
-    """Seconds of each fetch, or None where none was measured."""
-    series = filled(ns, fetch_ns, stands_for)
-    return None if series is None else series / 1e9
-
-
-def _total(values: Float64) -> int | None:
-    return None if np.isnan(values).all() else int(np.nansum(values))
-
-
-def _mean(values: Float64) -> float | None:
-    return None if np.isnan(values).all() else float(np.nanmean(values))
 
 
 # What workers cost besides fetching
@@ -291,11 +265,11 @@ def _without_workers(
 
 
 def _guessed_receive_s(inputs: PipelineInputs) -> Interval:
-    """Returns what it may cost to take a batch over."""
+    """Returns what it may cost to receive a batch."""
     guess, fetched_s = _GUESSED_RECEIVE_S, float(inputs.fetch_s.sum())
     if inputs.running_s is None or fetched_s <= 0:
         return guess
-    # What runs may be Python or let go of the interpreter.
+    # What runs may be Python or release the GIL.
     late_s = min(float(np.nansum(inputs.running_s)) / fetched_s, 1.0) * _BUSY_INTERPRETER_S
     objects_s = 0.0 if inputs.batch_bytes else _OBJECTS_PER_FETCH * float(inputs.fetch_s.mean())
     return Interval(guess.low, guess.mid, max(guess.high + late_s, objects_s))
@@ -328,12 +302,9 @@ def _with_workers(
 
 
 def _receive_s(
-    inputs: PipelineInputs,
-    epochs: list[RecordedEpoch],
-    details: Details,
-    loader: int,
+    inputs: PipelineInputs, epochs: list[RecordedEpoch], details: Details, loader: int
 ) -> Interval:
-    """Returns what taking a batch over took; a guess where that was not recorded."""
+    """Returns what receiving a batch took; a guess where that was not recorded."""
     parts = details[(details["kind"] == Kind.NEXT_PARTS) & (details["site"] == loader)]
     begun, is_inside = parts["start"], np.zeros(len(parts), dtype=bool)
     for epoch in epochs:
@@ -352,16 +323,15 @@ def _turnaround_s(epochs: list[RecordedEpoch], setting: Setting) -> float:
             sent = epoch.ends[:-ahead]
             gaps.append(epoch.fetch_starts[ahead:] - np.maximum(before, sent))
     turnarounds = np.concatenate(gaps)
-    return (
-        max(float(np.median(turnarounds)), 0.0) / 1e9 if len(turnarounds) else _GUESSED_TURNAROUND_S
-    )
+    if len(turnarounds) == 0:
+        return _GUESSED_TURNAROUND_S
+    return max(float(np.median(turnarounds)), 0.0) / 1e9
 
 
 # What computing takes of the CPU
 
 
 def _compute_cores(inputs: PipelineInputs, timeline: Timeline, samples: Samples) -> Interval:
-    """Returns the cores that the main process keeps busy between batches."""
     assert inputs.wait_s is not None
     window, computed_s = timeline.window, float(inputs.compute_s.sum())
     busy = _busy_cores(samples, window.loop_start, window.loop_end)
@@ -401,8 +371,7 @@ def _busy_cores(samples: Samples, start_ns: int, end_ns: int) -> float | None:
 def with_contention(inputs: PipelineInputs) -> PipelineInputs:
     """Finds how much longer everything took in the recording because cores were shared.
 
-    How long fetches waited for a core tells how many threads of other processes wanted one too;
-    where that was not recorded there are none.
+    How long fetches waited for a core shows how many threads of other processes wanted one too.
     """
     running, runnable = running_of(inputs, "mid"), filled(inputs.runnable_s, inputs.fetch_s)
     if inputs.wait_s is None or runnable is None or not running.any():
@@ -415,9 +384,8 @@ def with_contention(inputs: PipelineInputs) -> PipelineInputs:
     if workers:
         step_s = float((inputs.wait_s + inputs.compute_s).mean())
         busy = min(float((running + runnable).mean()) / (workers * step_s), 1.0)
-        own += (workers - 1) * busy + float(
-            inputs.compute_s.mean()
-        ) / step_s * inputs.compute_cores.mid
+        computing = float(inputs.compute_s.mean()) / step_s
+        own += (workers - 1) * busy + computing * inputs.compute_cores.mid
     others = inputs.cores * (1 + slowdown) - own
     others = others if others >= _LEAST_OTHERS else 0.0
     # They come and go: half of them, or twice as many.

@@ -1,9 +1,8 @@
 """A loader, its workers and the loop that takes the batches, played through one epoch.
 
-What torch's `_MultiProcessingDataLoaderIter` does, batch by batch: an index goes to the workers in
-turn, `prefetch * workers` of them ahead of what was handed out; the main process takes batches in
-order of arrival, keeps those that are not wanted yet, and sends one more index for each that it
-hands out. No clock and no chance: the same pipeline gives the same flow.
+What torch's `_MultiProcessingDataLoaderIter` does, batch by batch, without clock or chance: indices
+go to the workers in turn, `prefetch * workers` ahead of what was handed out; the main process takes
+batches in order of arrival and sends one more index for each that it hands out.
 """
 
 from __future__ import annotations
@@ -29,13 +28,9 @@ class Pipeline:
     Attributes:
         asleep_s, running_s: Of the fetch of each batch: off a core, and then on one.
         compute_s: From being handed the k-th batch to asking for the next, with cores to spare.
-        receive_s: Of each batch: taking it over in the main process (unpickling).
+        receive_s: IPC transfer in the main process (unpickling).
         compute_cores: Cores that the main process keeps busy while it computes.
-        sampler_s: Drawing the indices of one batch.
         turnaround_s: From having an index and being free until the fetch begins.
-        workers: 0 where the main process fetches.
-        prefetch: Batches ahead per worker.
-        cores: That can be used; infinity for no contention.
         others: Threads of other processes that want a core all the time.
         spawn_s: Starting one worker, in the main process.
         boot_s: From its start until a worker can take an index.
@@ -60,12 +55,10 @@ class Pipeline:
 
     @property
     def ahead(self) -> int:
-        """Batches on their way at most."""
         return self.prefetch * self.workers
 
     @property
     def highest_demand(self) -> float:
-        """Cores that would be busy if everything ran at once."""
         fetching = self.workers if self.running_s.any() else 0
         uses_one = self.compute_cores > 0 or self.sampler_s > 0 or bool(self.receive_s.any())
         return fetching + (max(self.compute_cores, 1.0) if uses_one else 0.0)
@@ -73,14 +66,12 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What became of an epoch; times from its beginning, in order of handing out, in s.
+    """An epoch as played; times from its beginning, in order of handing out, in s.
 
     Attributes:
-        called_s, handed_s: Of the k-th `next`: when it began and returned, shape (n_batches,).
-        blocked_s: Part of it with no batch to take, shape (n_batches,).
-        receive_s: Part of it spent taking batches over, shape (n_batches,).
-        fetch_s: What the fetches took, in the sampler's order, shape (n_batches,).
-        ended_s: When the loop was done with the last batch.
+        called_s, handed_s: When the k-th `next` began and returned.
+        blocked_s, receive_s: Parts of it with no batch to take, and receiving batches.
+        fetch_s: In the sampler's order.
     """
 
     called_s: Float64
@@ -92,22 +83,19 @@ class Flow:
 
     @property
     def wait_s(self) -> Float64:
-        """Time inside each `next`."""
         return self.handed_s - self.called_s
 
     @property
     def step_s(self) -> Float64:
-        """From each `next` to the following one."""
         return np.diff(self.called_s, append=self.ended_s)
 
 
 def simulate(pipeline: Pipeline) -> Flow:
-    """Plays an epoch through."""
     if pipeline.workers == 0:
         return _in_the_main_process(pipeline)
     if pipeline.highest_demand + pipeline.others <= pipeline.cores:
         return _with_cores_to_spare(pipeline)
-    return _on_shared_cores(pipeline)
+    return _SharedEpoch(pipeline).flow()
 
 
 def _in_the_main_process(p: Pipeline) -> Flow:
@@ -131,7 +119,6 @@ def _in_the_main_process(p: Pipeline) -> Flow:
 
 
 def _on_cores(p: Pipeline) -> tuple[float, float]:
-    """Returns the share of the computing that runs, and on how many cores."""
     return min(p.compute_cores, 1.0), max(p.compute_cores, 1.0)
 
 
@@ -189,9 +176,6 @@ class _SharedCores:
     """Processor sharing: what runs gets an equal part of the cores, what sleeps needs none.
 
     Everything that runs advances at one rate, so it is enough to know how far that went.
-
-    Attributes:
-        now: The time, in s.
     """
 
     def __init__(self, cores: float, others: float) -> None:
@@ -242,13 +226,8 @@ class _SharedCores:
                 heappush(running, (progress + run_s, number, cores, activity))
 
 
-def _on_shared_cores(p: Pipeline) -> Flow:
-    """Workers and main process slow each other where they want more cores than there are."""
-    return _SharedEpoch(p).flow()
-
-
 class _SharedEpoch:
-    """An epoch on shared cores: an activity per worker, one for the main process."""
+    """An epoch on fewer cores than are wanted: an activity per worker, one for the main process."""
 
     def __init__(self, p: Pipeline) -> None:
         self._p, self._cores = p, _SharedCores(p.cores, p.others)

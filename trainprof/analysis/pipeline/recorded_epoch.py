@@ -10,7 +10,7 @@ import numpy as np
 
 from trainprof.analysis.loading.fetches import Details, FetchTable
 from trainprof.analysis.pipeline.bounds import Setting
-from trainprof.analysis.timeline.events import Bool, Events, Int64, rows_of
+from trainprof.analysis.timeline.events import Events, Int64, rows_of
 from trainprof.analysis.timeline.intervals import EVER, Coverage, collections_on
 from trainprof.analysis.timeline.iterations import LEARNING, TRAINING, LoaderIterations
 from trainprof.analysis.timeline.timeline import Timeline
@@ -18,34 +18,28 @@ from trainprof.record.schema import Kind
 
 # Enough for any mean.
 _MAX_EPOCHS: Final = 64
-# Of a loop that makes an iterator for each batch: they are told as one epoch.
+# Of a loop that creates an iterator for each batch, which count as one epoch.
 _MAX_JOINED: Final = 1_000
 # Batches of an epoch: fewer are an iterator for each.
 _FEW: Final = 1.5
-
-
-# Loops that copy ahead have no more batches than that in hand before they compute with the first.
+# Loops that copy ahead hold no more batches than this before they compute with the first.
 _IN_HAND: Final = 4
-# Of what the loop does between later calls: with batches that are left it does next to nothing.
+# Of what the loop does between later calls: with batches that are skipped it does less.
 _IDLE_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedEpoch:
-    """One epoch as recorded; arrays of shape (n_batches,), ns.
-
-    Without the first batches where a loop took them only to leave them.
+    """One epoch as recorded, without first batches that were skipped; shape (n_batches,), ns.
 
     Attributes:
         number: In the loader's `LoaderIterations`.
         boot_ns: From when its workers were started until each had begun a fetch; None without any.
         starts, ends: Of each `next` that gave a batch.
-        wait_ns: What each took, without garbage collection.
+        wait_ns, fetch_ns: Without garbage collection.
         compute_ns: From its end to the following call, without that and evaluation in between.
         drawn_ns: Part of each spent drawing indices.
         fetch: Rows of the fetch table, in the sampler's order.
-        fetch_starts, fetch_ends: Of each batch's fetch.
-        fetch_ns: What it took; in the main process without garbage collection.
     """
 
     number: int
@@ -73,11 +67,8 @@ def recorded_epochs(
 ) -> list[RecordedEpoch]:
     """Finds the last epochs of a loader of which the fetches are known, in order of time.
 
-    Where the training process makes an iterator for each batch, and the batch itself, they are told
-    as one epoch, without what iterators take to begin.
-
-    Args:
-        p: The loader's epochs; those that trained, where any did.
+    Where the training process creates an iterator for each batch, and fetches it itself, they are
+    one epoch, without what iterators take to begin.
     """
     chosen = np.flatnonzero(p.trained() if p.trained().any() else p.batches > 0)
     events = timeline.events.where(timeline.events.site == p.loader)
@@ -95,7 +86,9 @@ def recorded_epochs(
     no_computing = Coverage.of(np.concatenate([timeline.segments, pauses.spans(), begins]), EVER)
     are_joined = setting.workers == 0 and _are_each_a_batch(p, chosen)
     epochs = []
-    for number, last in _told_as_one(chosen, are_joined=are_joined):
+    numbers = chosen[-_MAX_JOINED if are_joined else -_MAX_EPOCHS :].tolist()
+    pairs = [(numbers[0], numbers[-1])] if are_joined else [(x, x) for x in numbers]
+    for number, last in pairs:
         span = np.array([p.start[number], until[last]])
         mine = nexts.where(np.arange(*np.searchsorted(nexts.start, span)))
         rows = own[slice(*np.searchsorted(fetches.start_ns[own], span))]
@@ -137,13 +130,9 @@ def recorded_epochs(
 
 
 def skipped_first(nexts: Events, computing: Int64) -> int:
-    """Returns how many of an epoch's first batches were left, and nothing computed with them.
+    """Returns how many of an epoch's first batches were skipped, as resumed training does.
 
-    As training does that is resumed, until it is where it left off.
-
-    Args:
-        nexts: The epoch's calls that gave a batch, in order of time.
-        computing: Starts of forwards, backwards and updates of the same thread, in order, ns.
+    Computing are starts of forwards, backwards and updates of the same thread, in order.
     """
     if len(nexts) < 2:
         return 0
@@ -164,26 +153,14 @@ def _boot_ns(begun: Int64, started_ns: int, setting: Setting) -> int | None:
     return int(begun[setting.workers - 1]) - started_ns
 
 
-def _told_as_one(chosen: Int64, *, are_joined: bool) -> list[tuple[int, int]]:
-    """Returns the first and the last of epochs that are told as one: each, or all of them."""
-    if are_joined:
-        numbers = chosen[-_MAX_JOINED:].tolist()
-        return [(numbers[0], numbers[-1])]
-    return [(number, number) for number in chosen[-_MAX_EPOCHS:].tolist()]
-
-
 def _are_each_a_batch(p: LoaderIterations, chosen: Int64) -> bool:
-    """Whether an iterator is made for each batch, and left before it has ended."""
+    """Whether an iterator is created for each batch, and left before it has ended."""
     is_one = p.batches[chosen].sum() < _FEW * len(chosen)
     return len(chosen) > 1 and bool(is_one) and bool(p.is_ended[chosen].mean() < 0.5)
 
 
 def _in_sampler_order(fetches: FetchTable, rows: Int64, setting: Setting) -> Int64:
-    """Puts an epoch's fetches in the order in which the indices were sent: workers take turns.
-
-    Args:
-        rows: The epoch's, in order of start.
-    """
+    """Puts an epoch's fetches into the order of their indices: workers take turns."""
     if setting.workers == 0:
         return rows
     worker = fetches.worker[rows]
@@ -211,7 +188,6 @@ def _compute_ns(nexts: Events, asked_again: int | None, left_out: Coverage) -> I
 
 
 def _inside(inner: Events, outer: Events) -> Int64:
-    """Returns what of each outer event is covered by inner ones, ns."""
     place = np.searchsorted(outer.start, inner.start, side="right") - 1
     is_inside = (place >= 0) & (inner.start < outer.end[np.maximum(place, 0)])
     length = (inner.end - inner.start)[is_inside]
@@ -220,31 +196,20 @@ def _inside(inner: Events, outer: Events) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class FreeData:
-    """Of a trial whose data was made free.
-
-    Attributes:
-        loaders: That feed training and became free, by their ids.
-        steps: Which began after the last of them had, shape (n,).
-    """
+    """Of a trial whose data became free: the loaders, and the first step after, None for none."""
 
     loaders: frozenset[int]
-    steps: Bool
-
-    @property
-    def first_step(self) -> int | None:
-        """The first of the steps, None where none began by then."""
-        return int(np.argmax(self.steps)) if self.steps.any() else None
+    first_step: int | None
 
 
 def free_data(timeline: Timeline, details: Details) -> FreeData | None:
-    """Returns what was free, None in any other run."""
+    """Returns what became free of loaders that feed training, None in any other run."""
     switches = details[details["kind"] == Kind.FREE_DATA]
-    if not len(switches):
-        return None
     feeding = {p.loader for p in timeline.loaders if p.role == TRAINING}
     loader_of = [timeline.first_of.get(site, site) for site in switches["site"].tolist()]
     switches = switches[np.isin(loader_of, list(feeding))]
     if not len(switches):
         return None
-    loaders = frozenset(loader_of) & frozenset(feeding)
-    return FreeData(loaders, timeline.step_starts >= switches["start"].max())
+    is_free = timeline.step_starts >= switches["start"].max()
+    first = int(np.argmax(is_free)) if is_free.any() else None
+    return FreeData(frozenset(loader_of) & feeding, first)

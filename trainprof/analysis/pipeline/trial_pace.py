@@ -23,8 +23,8 @@ from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
 
-# A loader's first batches come from a beginning that is not its pace: what workers made at once
-# when they were started, and as much again until they take turns.
+# A loader's first batches are not its pace: what workers prepared at once when they were started,
+# and as much again until they take turns.
 _START: Final = 2
 _FIRST_BATCHES: Final = 2
 
@@ -34,10 +34,9 @@ class FreeSteps:
     """Steps of a trial on free data, without what its copies of batches cost them.
 
     Attributes:
-        table: Those that began after the last loader that feeds training had become free; of what
-            they consist of only what saving checkpoints takes is told.
-        first: How many the run had made before.
-        is_least: They may be faster still: of much of the copying it is not known whether a device
+        table: Those on free data; of their parts it has saving checkpoints alone.
+        first: The number of steps before.
+        is_least: They may be faster still: of much of the copying it is unknown whether a device
             worked meanwhile, and none of that is taken out.
     """
 
@@ -49,8 +48,8 @@ class FreeSteps:
 def free_steps(recorded: RecordedSteps) -> FreeSteps | None:
     """Returns the steps on free data, None where there is none.
 
-    What the copies of batches took inside the calls of free loaders is taken out of them, as far as
-    it was not hidden behind a device's work.
+    Copies of batches inside the calls of free loaders are taken out of them, as far as a device's
+    work did not hide them.
     """
     steps = recorded.steps
     free = free_data(recorded.timeline, recorded.process.details)
@@ -75,18 +74,14 @@ def free_steps(recorded: RecordedSteps) -> FreeSteps | None:
 
 
 def free_pace(table: StepTable) -> Pace | None:
-    """Returns the pace of steady steps on free data, of a table that `free_steps` gave.
-
-    Without those that save checkpoints, where few do.
-    """
+    """Returns the pace of steady steps on free data, without the few that save checkpoints."""
     return _pace(table.plain_s())
 
 
 def _copying(recorded: RecordedSteps, loaders: Collection[int]) -> tuple[Int64, Int64]:
     """Returns what the copies of batches cost each step, ns: surely, and at most.
 
-    On a device no more than the time for which it had nothing to do: its work takes the rest of a
-    step without them, too.
+    On a device no more than the time for which it was idle.
     """
     timeline, device = recorded.timeline, recorded.device
     inside = _inside_calls(timeline, loaders)
@@ -103,7 +98,6 @@ def _copying(recorded: RecordedSteps, loaders: Collection[int]) -> tuple[Int64, 
 
 
 def _inside_calls(timeline: Timeline, loaders: Collection[int]) -> Int64:
-    """Returns the time that each step spent inside calls of some loaders, ns."""
     events, ends = timeline.events, timeline.steps.ends
     calls = events.is_kind(*LOADER_CALLS) & np.isin(events.site, list(loaders))
     calls &= ~timeline.nesting.inside(calls)  # a reset inside a creation counts once
@@ -115,26 +109,19 @@ def _inside_calls(timeline: Timeline, loaders: Collection[int]) -> Int64:
 
 
 def fewest_alone(ahead: int) -> int:
-    """Returns how many batches of a loader alone tell its pace."""
-    return _of_the_start(ahead) + MIN_STEADY_STEPS
+    """Returns how many batches of a loader alone show its pace."""
+    return _skipped(ahead) + MIN_STEADY_STEPS
 
 
-def _of_the_start(ahead: int) -> int:
+def _skipped(ahead: int) -> int:
     return _START * ahead + _FIRST_BATCHES
 
 
 def alone_pace(directory: RunDirectory, sites: Collection[str] = ()) -> Pace | None:
-    """Returns the seconds from batch to batch of a loader that ran alone.
+    """Returns the seconds from batch to batch of a loader that ran alone, None for too few.
 
-    Without the start of each epoch; where that leaves too little, since epochs are short, starts
-    are part of the pace, and only that of the first epoch is left out.
-
-    Args:
-        sites: The loader's line, `train.py:84`; of several loaders the one with most batches
-            counts. Without any, all loaders are candidates.
-
-    Returns:
-        None where fewer than two batches are left.
+    Without the start of each epoch; of short epochs only without that of the first.
+    Of several loaders at the `sites` (anywhere without) the one with most batches counts.
     """
     recording = first_recording(directory)
     process = training_processes(recording)[0]
@@ -150,7 +137,7 @@ def alone_pace(directory: RunDirectory, sites: Collection[str] = ()) -> Pace | N
         return None
     loader = max(candidates, key=lambda pair: pair[0])[1]
     batches = events.where(nexts & (events.site == loader))
-    skip = _of_the_start(metadata.batches_ahead(loader))
+    skip = _skipped(metadata.batches_ahead(loader))
     number = batches.value.astype(np.int64)  # in its epoch, from 1
     apart = np.diff(batches.end) / 1e9
     in_epoch = apart[(np.diff(number) == 1) & (number[1:] > skip)]

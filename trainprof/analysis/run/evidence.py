@@ -10,13 +10,13 @@ from typing import Final
 from trainprof.analysis.device.device_part import DevicePart
 from trainprof.analysis.device.host_waits import dearest_in_training, idle_during_s
 from trainprof.analysis.device.idle import KEEPS_UP_IN
-from trainprof.analysis.loading.loader_figures import cost_s
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.stacks.hot_lines import MAKING, hottest
 from trainprof.analysis.stacks.stacks_part import StacksPart
 from trainprof.analysis.summary.code import Collective, HotLine, PythonInModel
 from trainprof.analysis.summary.device import Device, SyncPoint, Transfer
 from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.loader_figures import cost_s
 from trainprof.analysis.summary.run import Training
 from trainprof.analysis.timeline.checkpoints import Checkpoints
 from trainprof.analysis.timeline.iterations import TRAINING

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from trainprof.analysis.summary.levels import number_at as number_at
 from trainprof.record import notes
 from trainprof.record.names import UNKNOWN_SITE, site_name
 from trainprof.record.notes import MAX_NUMBER as MAX_NUMBER
@@ -124,19 +125,6 @@ def number(value: Any, default: float) -> float:
     """Returns `value` if it is a number that something can have measured, else the default."""
     known_value = known(value)
     return default if known_value is None else float(known_value)
-
-
-def number_at(mapping: Mapping[str, Any] | None, *path: str) -> float | None:
-    """Returns the number under a path of keys, None where there is none.
-
-    The summary's loose parts (`system`) may lack any key, and an edited file may hold anything.
-    """
-    value: Any = mapping
-    for key in path:
-        if not isinstance(value, Mapping):
-            return None
-        value = value.get(key)
-    return known(value)
 
 
 class Sites:

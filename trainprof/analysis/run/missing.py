@@ -10,17 +10,17 @@ from typing import Final
 from trainprof.analysis.device.devices import several_devices
 from trainprof.analysis.device.host_waits import why_none_found
 from trainprof.analysis.device.memory import why_no_memory
-from trainprof.analysis.loading.loader_steps import are_all_fed
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.recording import Recording, inner_runs
 from trainprof.analysis.summary.device import Device, FoundSyncs
 from trainprof.analysis.summary.run import System, Training
+from trainprof.analysis.summary.run_summary import RECORDING_STOPPED
 from trainprof.analysis.timeline.events import ProcessLog
+from trainprof.analysis.timeline.step_table import are_all_fed
 from trainprof.record.schema import MAX_WRITTEN_BYTES, Stop, Topic
 
 # From here on the bounds of a device's time at work are said to be far apart.
 WIDE_SHARE: Final = 0.25
-RECORDING_STOPPED: Final = "recording stopped"
 _STOPS: Final[dict[int, str]] = {
     Stop.LARGE: f"its log had {MAX_WRITTEN_BYTES >> 30} GiB, the most that is kept of a process",
     Stop.LITTLE_ROOM: "its disk was nearly full, and what was left is the script's",

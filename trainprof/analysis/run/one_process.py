@@ -18,7 +18,6 @@ from trainprof.analysis.distributed.collectives import (
     python_ns,
 )
 from trainprof.analysis.lines.times import line_cost
-from trainprof.analysis.loading.loader_steps import shares_of_steps
 from trainprof.analysis.loading.loader_summary import LoaderPart, loader_part
 from trainprof.analysis.machine.machine_part import growth_part, system_part
 from trainprof.analysis.model.compilations import compiling_in_training
@@ -36,7 +35,7 @@ from trainprof.analysis.stacks.stacks_part import StacksPart, stacks_part
 from trainprof.analysis.summary.run import UNJUDGED, Phases, System, Training
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.iterations import TRAINING
-from trainprof.analysis.timeline.step_table import StepTable
+from trainprof.analysis.timeline.step_table import StepTable, shares_of_steps
 from trainprof.analysis.timeline.timeline_part import TimelinePart, timeline_part
 
 

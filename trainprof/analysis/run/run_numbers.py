@@ -8,7 +8,6 @@ import numpy as np
 
 from trainprof.analysis.distributed.collectives import stragglers, to_jsonable
 from trainprof.analysis.lines.times import line_cost
-from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
 from trainprof.analysis.machine.cores import (
     HostPart,
     are_ranks,
@@ -145,14 +144,7 @@ def _numbers(
 ) -> ProcessNumbers:
     start, end = _span(recording, process.events)
     recorded = end if process.stopped_ns is None else min(end, max(start, process.stopped_ns))
-    timeline = build_timeline(
-        process.events,
-        process.metadata,
-        BuiltLoaders.of(process.details),
-        main_thread=process.main_thread,
-        start=start,
-        end=recorded,
-    )
+    timeline = build_timeline(process, start, recorded)
     if epoch is None and steps is None:
         return numbers_of(Analysed(recording, process, timeline, start, end, host))
     part = narrowed(timeline, epoch, steps)

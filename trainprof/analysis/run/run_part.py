@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.loading.fetches import FetchTable
-from trainprof.analysis.loading.loader_steps import are_all_fed
 from trainprof.analysis.loading.loaders import samples_of
 from trainprof.analysis.pipeline.recorded_epoch import FreeData
 from trainprof.analysis.run.analysed import Analysed
@@ -25,7 +24,7 @@ from trainprof.analysis.timeline.iterations import (
     feeding_iterations,
 )
 from trainprof.analysis.timeline.ledger import within
-from trainprof.analysis.timeline.step_table import StepTable
+from trainprof.analysis.timeline.step_table import StepTable, are_all_fed
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import RECORD_BYTES, Kind
 

@@ -1,10 +1,9 @@
 """How many times as fast one side trains as the other: a ratio, its 95 % interval, a verdict.
 
-With one run a side a block bootstrap of its steps gives the noise inside the run. That the whole
-run came out fast or slow (clocks, page cache, neighbours) its steps cannot show: the interval is
-widened by `chance`, what two runs of the same script may differ by. Repeated runs are the units of
-Welch's t, and their spread is the noise. Two runs tell little of a spread: theirs is weighed with
-`chance`. One run against three or more takes their spread, and its own `chance` on top.
+With one run a side a block bootstrap of its steps gives the noise inside the run. Its steps cannot
+show that all of a run was fast or slow: the interval is widened by `chance`, what two runs of the
+same script may differ by. Repeated runs are the units of Welch's t; the spread of two is weighed
+with `chance`. One run against three or more takes their spread, and its own `chance` on top.
 """
 
 from __future__ import annotations
@@ -24,27 +23,25 @@ from trainprof.analysis.statistics.step_noise import (
     standard_error,
     t_quantile,
 )
+from trainprof.analysis.summary.tune import FASTER as FASTER
+from trainprof.analysis.summary.tune import NO_VISIBLE_DIFFERENCE as NO_VISIBLE_DIFFERENCE
+from trainprof.analysis.summary.tune import SLOWER as SLOWER
+from trainprof.analysis.summary.tune import UNKNOWN as UNKNOWN
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
-
-FASTER: Final = "faster"
-SLOWER: Final = "slower"
-NO_VISIBLE_DIFFERENCE: Final = "no_visible_difference"
-UNKNOWN: Final = "unknown"
 
 # Runs of the same script on a machine of its own differ by about 1 % (standard deviation), as
 # benchmarks/compare_false_alarms.py measured: two of them by less than 2.8 % in 95 of 100 cases.
 LEAST_CHANCE: Final = 0.035
 # Twice what the halves of a run differ by: two runs are further apart than they are.
 _DRIFT_COUNTS: Final = 2.0
-# An interval so wide says that nothing is known, not that nothing was changed.
+# A wider interval says that nothing is known, not that nothing was changed.
 _TOO_WIDE: Final = 1.25
 _WIDEST: Final = 50.0  # of a ratio's logarithm
-# From so many runs on, a side alone tells how much runs vary.
+# From this number of runs on, a side alone shows how much runs vary.
 _TELLING_REPEATS: Final = 3
-# What is known of machines of a kind counts as much as a spread of so many runs and one more.
+# What is known of machines of a kind counts as a spread with this number of degrees of freedom.
 _CHANCE_DEGREES: Final = 3.0
-# Starts of epochs differ by such a share of what they take (standard deviation): of eight pairs of
-# them, on a virtual machine, by 14 to 45 %.
+# Standard deviation of starts of epochs: eight pairs on a virtual machine differed by 14 to 45 %.
 _STARTS_WANDER: Final = 0.3
 _UPPER: Final = 0.975
 T = TypeVar("T")
@@ -56,11 +53,11 @@ class Pace:
 
     Attributes:
         mean_s: Of its steady steps, with what starts of epochs add.
-        steps_s: Each of them in order of time, shape (n,); None where only the mean is left.
-        cycle: Steps after which waits repeat: workers of the loader that feeds training.
-        disturbance: Share by which other processes may have made the run longer.
-        wandering: Share by which its cores may have changed their pace, out of its sight.
-        starts_s: What starts of epochs add to a step, by each of them, shape (n,).
+        steps_s: Each of them in order of time; None where only the mean is left.
+        cycle: Steps after which waits repeat.
+        disturbance, wandering: Shares by which other processes, or virtual cores that changed
+            their pace, may have made the run longer.
+        starts_s: What each start of an epoch adds to a step.
     """
 
     mean_s: float
@@ -71,7 +68,7 @@ class Pace:
     starts_s: Floats | None = None
 
     def error(self) -> float | None:
-        """Returns the relative standard error of the mean; None where no steps tell it."""
+        """Returns the relative standard error of the mean; None without steps."""
         if self.steps_s is None or len(self.steps_s) == 0:
             return None
         error_s = standard_error(self.steps_s, cycle=self.cycle)
@@ -93,10 +90,10 @@ class SpeedUp:
     """How many times as many steps OTHER makes in the same time.
 
     Attributes:
-        low, mid, high: 1.25 is a quarter more steps; None where it cannot be said.
+        low, mid, high: 1.25 is a quarter more steps.
         verdict: faster|slower|no_visible_difference|unknown.
         chance: What one run each may differ by for no reason, or one alone by what it met; None
-            where more runs tell it.
+            where more runs show it.
         why_unknown: Why the verdict is unknown.
     """
 
@@ -112,7 +109,7 @@ class SpeedUp:
         return self.verdict in (FASTER, SLOWER)
 
     def times(self, factor: float) -> SpeedUp:
-        """Returns the same of work of which OTHER's step has so many times as much as BASE's."""
+        """Returns the same where OTHER's step has `factor` times the work of BASE's."""
         mid = None if self.mid is None else self.mid * factor
         if self.low is None or self.high is None:
             return replace(self, mid=mid)
@@ -134,8 +131,7 @@ class SpeedUp:
 def speed_up(base: Sequence[Pace], other: Sequence[Pace], *, took_turns: bool = False) -> SpeedUp:
     """Returns how many times as fast OTHER's runs train.
 
-    Args:
-        took_turns: The sides were run in turns: a run alone met what those of the other side did.
+    Where the sides `took_turns`, a run alone met what those of the other side did.
     """
     ratio = fmean(pace.mean_s for pace in base) / fmean(pace.mean_s for pace in other)
     lengths = [len(pace.steps_s) for pace in (*base, *other) if pace.steps_s is not None]
@@ -161,23 +157,20 @@ def _verdict(low: float, high: float) -> str:
 
 
 def are_repeated(base: int, other: int) -> bool:
-    """Tells whether so many runs a side tell how much runs of the same script vary."""
+    """Whether these numbers of runs show how much runs of the same script vary."""
     return min(base, other) >= 2 or max(base, other) >= _TELLING_REPEATS
 
 
 def lone_of(base: Sequence[T], other: Sequence[T]) -> T | None:
-    """Returns the run that is alone on its side, where the other side tells how much runs vary."""
+    """Returns the run that is alone on its side, where the other side shows how much runs vary."""
     lone, group = sorted((base, other), key=len)
     return lone[0] if len(lone) == 1 and are_repeated(len(lone), len(group)) else None
 
 
 def chance_of(base: Sequence[Pace], other: Sequence[Pace]) -> Chance:
-    """Returns what one run each may differ by for no reason.
+    """Returns what one run each may differ by for no reason: LEAST_CHANCE, or what they met.
 
-    LEAST_CHANCE; more where the halves of a run differ by more than their noise explains, where
-    others kept the machine's cores busy, where the cores are virtual ones, or where two runs of a
-    side differ by more. Of a run alone against three or more it is what that one met, 0 where that
-    is no more than LEAST_CHANCE: the others tell it.
+    Of a run alone against three or more it is what that one met, 0 up to LEAST_CHANCE.
     """
     lone = lone_of(base, other)
     if lone is not None:
@@ -215,12 +208,9 @@ def _error_of_starts(starts_s: Floats) -> float:
 
 
 def _half_width(base: Sequence[Pace], other: Sequence[Pace], by_chance: float) -> float | None:
-    """Returns how far the interval of the ratio's logarithm reaches, None where nothing tells it.
+    """Returns how far the interval of the ratio's logarithm reaches, None where that is unknown.
 
     No spread of runs is smaller than the noise inside them makes it: two may agree by luck.
-
-    Args:
-        by_chance: What one run each may differ by for no reason, as a logarithm.
     """
     inside = [_inside(side) for side in (base, other)]
     if not are_repeated(len(base), len(other)):
@@ -257,7 +247,6 @@ def _weighed(seen: float, degrees: float, known: float) -> tuple[float, float]:
 
 
 def _between(side: Sequence[Pace]) -> float:
-    """Returns the relative variance of the runs' means."""
     means = np.array([pace.mean_s for pace in side])
     return float(np.var(means, ddof=1)) / float(means.mean()) ** 2 if len(side) > 1 else 0.0
 

@@ -1,8 +1,4 @@
-"""What the steps of one run tell of their own noise: steps that follow one another are alike.
-
-Neighbouring steps share what slows them (clocks, caches, neighbours on the machine), so that n of
-them tell far less than n independent ones would. All intervals here come from a circular block
-bootstrap: stretches of steps are drawn, not single ones.
+"""The noise of one run's steps, by a circular block bootstrap: neighbouring steps are alike.
 
 Source:
     Politis and Romano, A Circular Block-Resampling Procedure for Stationary Data, 1992.
@@ -22,25 +18,28 @@ Floats = npt.NDArray[np.float64]
 DRAWS: Final = 2000
 CONFIDENCE: Final = 0.95
 _FEWEST_BLOCKS: Final = 6
-# Steps so little alike count as independent.
+# Steps less alike count as independent.
 _UNLIKE: Final = 0.1
 _SEED: Final = 20_261_121  # the same runs give the same interval
 NORMAL: Final = 1.959964
-# Of a half's steps: so many may have met something that others did not.
+# Of a half's steps: this share may have met something that others did not.
 _SLOWEST_SHARE: Final = 0.1
 # Of a step that would remain without its largest part.
 _LEAST_REST: Final = 0.01
+# Of the integration of Student's density.
+_POINTS: Final = 20_001
+# Of degrees of freedom: from here on it is the normal distribution.
+_MANY: Final = 1000.0
 
 
 def block_length(steps: Floats, *, cycle: int = 1) -> int:
     """Returns how many steps in a row are drawn together.
 
     Three times as many as it takes until two steps are unlike, at least the square root of their
-    number; and never so many that fewer than six blocks remain. All that in whole cycles, of which
-    there are two blocks at least: parts of them are as unlike as one step and another.
+    number, at most a sixth of them. All that in whole cycles, of which two blocks must fit.
 
     Args:
-        steps: Durations in order of time, shape (n,).
+        steps: Durations in order of time.
         cycle: Steps after which waits repeat, as loader workers take turns.
     """
     count = len(steps)
@@ -65,13 +64,7 @@ def _alike_for(steps: Floats, longest: int) -> int:
 
 
 def standard_error(steps: Floats, *, cycle: int = 1) -> float:
-    """Returns that of the mean step, by draws of whole blocks of steps.
-
-    So wide that 1.96 of it hold 95 %, few blocks taken into account.
-
-    Args:
-        steps: Durations in order of time, shape (n,), n > 0.
-    """
+    """Returns that of the mean step, so wide that 1.96 of it hold 95 %; steps must not be empty."""
     length = block_length(steps, cycle=cycle)
     blocks = max(len(steps) // length, 1)
     starts = np.random.default_rng(_SEED).integers(0, len(steps), (DRAWS, blocks))
@@ -86,11 +79,7 @@ def standard_error(steps: Floats, *, cycle: int = 1) -> float:
 def half_split_noise(steps: Floats) -> float:
     """Returns by how much the two halves of a run differ, as a share of their mean.
 
-    The slowest steps of each half are left out: a few samples or checkpoints that take long are no
-    noise, and they fall into one half or the other by chance.
-
-    Args:
-        steps: Durations in order of time, shape (n,).
+    Without the slowest steps of each half: slow samples or checkpoints are no noise.
     """
     if len(steps) < 2:
         return 0.0
@@ -102,12 +91,7 @@ def half_split_noise(steps: Floats) -> float:
 def half_split_noise_without(steps: Floats, part: Floats) -> float:
     """Returns by how much the halves differ in what steps would gain without a part of them.
 
-    A machine that gets slower in the midst of a run slows the part and the rest alike: that says
-    nothing against the part.
-
-    Args:
-        steps: Durations in order of time, shape (n,).
-        part: Of each, what it is about, shape (n,).
+    A machine that gets slower within a run slows the part and the rest alike.
     """
     if len(steps) < 2:
         return 0.0
@@ -132,21 +116,13 @@ def _count_of_most(steps: Floats) -> int:
 
 
 def half_split_drift(steps: Floats, *, cycle: int = 1) -> float:
-    """Returns by what share the two halves of a run differ, 0 where their own noise explains it.
-
-    Args:
-        steps: Durations in order of time, shape (n,), n > 1.
-    """
+    """Returns by what share the two halves of a run differ, 0 where their own noise explains it."""
     half = len(steps) // 2
     return drift_between(steps[:half], steps[half:], cycle=cycle)
 
 
 def drift_between(first: Floats, second: Floats, *, cycle: int = 1) -> float:
-    """Returns by what share two stretches of a run differ, 0 where their own noise explains it.
-
-    Args:
-        first, second: Durations in order of time, shapes (n,) and (m,), n > 0 and m > 0.
-    """
+    """Returns by what share two stretches of a run differ, 0 where their own noise explains it."""
     stretches = first, second
     means = [float(stretch.mean()) for stretch in stretches]
     if min(means) <= 0:
@@ -156,18 +132,9 @@ def drift_between(first: Floats, second: Floats, *, cycle: int = 1) -> float:
     return apart if apart > NORMAL * math.hypot(*errors) else 0.0
 
 
-_POINTS: Final = 20_001
-# From here on it cannot be told from the normal distribution.
-_MANY: Final = 1000.0
-
-
 @cache
 def t_quantile(probability: float, degrees: float) -> float:
-    """Returns the quantile of Student's t.
-
-    Args:
-        probability: Above 0.5 and below 1.
-        degrees: Degrees of freedom, from 1 on, not always whole.
+    """Returns the quantile of Student's t for a probability above 0.5.
 
     Source:
         With t = sqrt(degrees) tan(a) its density is cos(a) ** (degrees - 1), up to a constant.

@@ -1,9 +1,7 @@
 """Statistics of sampled values, weighted by the time for which each holds.
 
-A gauge's sample holds for the span since the sample before it; a counter gives one rate per span,
-its difference over the true time between the two samples. Spans are cut at a window's ends. A
-counter that went back, or that a sample lacks, leaves its span out: not observed is never 0. In
-arrays, NaN stands for "not observed".
+A gauge's sample holds for the span since the sample before it; a counter gives one rate per span.
+Spans are cut at a window's ends; NaN and a counter that went back leave their span out.
 """
 
 from __future__ import annotations
@@ -36,12 +34,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Observed values inside a window; all arrays have the same shape (n,).
+    """Observed values inside a window, shape (n,).
 
     Attributes:
-        values: float64, none is NaN.
-        weights_ns: Part of each value's span inside the window, in ns, over 0.
-        spans_ns: The whole spans, in ns.
+        weights_ns: Part of each value's span inside the window, over 0.
+        spans_ns: The whole spans.
     """
 
     values: Floats
@@ -50,32 +47,23 @@ class Spans:
 
     @property
     def mean(self) -> float | None:
-        """The time-weighted mean, or None without a value."""
         if not len(self.values):
             return None
         return float(np.average(self.values, weights=self.weights_ns))
 
     @property
     def total(self) -> float:
-        """Values times seconds inside the window; 0 without a value."""
         return float(np.dot(self.values, self.weights_ns)) / NS_PER_S
 
     @property
     def share_inside(self) -> float | None:
-        """Share of the spans that lies inside the window, or None without a value."""
         if not len(self.values):
             return None
         return float(self.weights_ns.sum() / self.spans_ns.sum())
 
 
 def spans_between(values: Floats, times_ns: Times, window: Window) -> Spans:
-    """Returns values that each hold from one time to the next.
-
-    Args:
-        values: Shape (n - 1,).
-        times_ns: Shape (n,), not decreasing, in ns.
-        window: Spans are cut at its ends, and left out where nothing remains.
-    """
+    """Returns values of shape (n - 1,) that each hold from one of n times to the next."""
     starts, ends = times_ns[:-1], times_ns[1:]
     weights = np.minimum(ends, window.end_ns) - np.maximum(starts, window.start_ns)
     is_kept = ~np.isnan(values) & (weights > 0)
@@ -124,8 +112,7 @@ def gauge_statistics(
 ) -> dict[str, float] | None:
     """Returns a gauge's statistics up to the window's end, or None without a value.
 
-    A sample after the end tells of another time. One at the very start has no span: it counts
-    where there is no other.
+    A sample at the very start has no span: it counts where there is no other.
     """
     is_inside = times_ns <= window.end_ns
     values, times_ns = values[is_inside], times_ns[is_inside]
@@ -146,7 +133,6 @@ def rates(values: Floats, times_ns: Times, window: Window) -> Spans:
 
 
 def times_of(lines: Sequence[Line]) -> Times:
-    """Returns the lines' times, in ns."""
     return np.fromiter((line["t_ns"] for line in lines), dtype=np.int64, count=len(lines))
 
 

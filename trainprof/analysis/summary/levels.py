@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
+
+from trainprof.record.notes import known as known
 
 # XProf's levels (op_stats_to_input_pipeline_analysis.cc): under 5 % not, over 20 % highly bound.
 MODERATE_SHARE: Final = 0.05
@@ -11,9 +14,27 @@ HIGH_SHARE: Final = 0.20
 LEAST_GAIN: Final = 0.03
 # By how much the halves of a run may differ by noise: beyond that the run changed in the midst.
 MOST_NOISE: Final = 0.15
+# A verdict takes so many steady steps.
+MIN_STEADY_STEPS: Final = 20
+# Of the median step: an outlier takes so many times as long, and so much longer.
+MIN_RATIO: Final = 2.0
+MIN_EXCESS_NS: Final = 10_000_000
 # Two shares that differ by no more are told as one.
 _ROUNDING_SHARE: Final = 0.01
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def number_at(mapping: Mapping[str, Any] | None, *path: str) -> float | None:
+    """Returns the number under a path of keys, None where there is none.
+
+    The summary's loose parts (`system`) may lack any key, and an edited file may hold anything.
+    """
+    value: Any = mapping
+    for key in path:
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(key)
+    return known(value)
 
 
 def percent(share: float) -> str:

@@ -105,68 +105,30 @@ class WorkerThreads:
     set_at: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Loader:
-    """A DataLoader, named by the user's line that built it.
+@dataclass(frozen=True, kw_only=True)
+class LoaderConfig:
+    """What the user's code asks for: the call that builds the loader, and its arguments.
 
     Attributes:
-        role: training|evaluation|other, as its passes are used.
-        receive_s, receive_cpu_s: Taking batches over; of that, what the training process itself
-            worked. The rest it waited, mostly for the worker to let go.
-        bound: None where the pipeline model does not apply.
-        hot_lines: Those that the making of its batches goes to.
-        collate_site: Where the user's own collate function begins, None where it is a library's.
-        built_by: The installed package that builds it and has to be told its arguments, None where
-            the call at `site` is.
-        also_builds: Roles of the other loaders that its call builds, where that is the user's.
-        built: How many DataLoaders of that line were used one after the other, each built anew as
-            the last.
-        datasets: How many datasets those had, each as long as the last; None where nobody knows.
-        whole_batches: The arguments with which torch would ask the dataset for all of a batch at
-            once, None where it does or they are not known.
-        holds_tensors: Its dataset is torch's TensorDataset.
-        is_stackable: Its dataset could be one, and takes no list of indices as it is.
-        sampler_takes_epoch: Its sampler has set_epoch, as torch's DistributedSampler has.
-        draws_in_order: Each pass has the dataset's samples in their order; None where nothing tells
-            how its sampler draws.
-        open_files: Attributes of the dataset that hold one, with their class.
+        site: The user's line that builds it.
+        built_by: The installed package that builds it and is given its arguments; None where the
+            call at `site` is the user's.
+        built: How many DataLoaders of that line were used one after the other.
+        datasets: How many datasets those had, each as long as the one before; None: unknown.
+        also_builds: Roles of the other loaders that the user's call builds.
+        start_method: What its workers would be started by.
         workers_started_by: fork|spawn|forkserver, if it had any.
-        unpicklable: What workers that are no forks could not be given, with what it is.
-        changed_between_passes: Attributes of the dataset that training changes then.
-        generators: Attributes of the user's dataset that are random generators, of which workers
-            would have equal copies.
-        guards_main: Whether the script may be imported by such workers; None where it need not be.
-        call: Of its constructor, None where nothing is known of it.
-        shares_samples: Each worker gives its own part of an IterableDataset of the user's; None of
-            other datasets, and where nobody knows.
-        equal_workers: Of an IterableDataset: how many workers of an epoch yield the same first
-            samples; 1 where all differ, None where they were not compared.
-        has_asked_for_worker: Something called get_worker_info() where its batches are prepared.
-        set_up_as_workers_start: A function of the user's, called as each worker starts, comes to
-            the worker's dataset; None where it may.
-        touches_device: Making its batches copies to a device or from it, or makes them there.
-        called_at: Where a function that trains calls for passes of evaluation over it, None where
-            nobody knows.
-        evaluation_s, evaluation_wait_s: What those took, and what of that was waiting, of a loader
-            that also trains.
-        draws_all: How many samples its dataset has, if torch's own sampler draws each of them in
-            each pass, else None.
-        ended: Passes that went on until there was no batch left; `ended_batches`: what each of the
-            first of them gave.
-        later_starts_s, sampler_starts_s: What iterators and first batches of passes after the
-            first took (none where it made later batches as much quicker), and the sampler's part.
-        first_start_s: What the iterator and the first batch of the first pass took.
-        first_given_back_s: What later batches of the first pass were quicker for its start; 0 where
-            that does not make up for it.
-        worker_threads: None without workers, and where they did not tell.
-        begun_ahead: Passes over it came ahead of those of the training phase that are told here.
-        overlaps: It had two iterators at once, each with batches of its own: workers that live on
-            serve one.
+        whole_batches: The arguments with which torch would ask the dataset for a whole batch at
+            once; None where it does, and where they are not known.
+        holds_tensors: Its dataset is torch's TensorDataset.
+        is_stackable: Its dataset could be one, and takes no list of indices yet.
+        collate_site: Where the user's own collate function begins; None where it is a library's.
+        draws_in_order: Each epoch has the dataset's samples in order; None: unknown.
+        draws_all: Samples of its dataset, if torch's own sampler draws each in each epoch.
+        sampler_takes_epoch: Its sampler has set_epoch, as torch's DistributedSampler has.
     """
 
-    id: int
     site: str
-    role: str
     kind: str
     dataset: str | None
     length: int | None
@@ -176,6 +138,58 @@ class Loader:
     pin_memory: bool | None
     batch_size: int | None
     start_method: str | None
+    is_iterable: bool | None = None
+    call: LoaderCall | None = None
+    built_by: str | None = None
+    built: int = 1
+    datasets: int | None = None
+    also_builds: list[str] = field(default_factory=list)
+    workers_started_by: str | None = None
+    whole_batches: str | None = None
+    holds_tensors: bool | None = None
+    is_stackable: bool | None = None
+    collate_site: str | None = None
+    draws_in_order: bool | None = None
+    draws_all: int | None = None
+    sampler_takes_epoch: bool | None = None
+
+    @property
+    def may_augment(self) -> bool:
+        """Whether preparing its batches may draw random numbers."""
+        return not self.holds_tensors or self.collate_site is not None
+
+    @property
+    def may_shuffle(self) -> bool:
+        """Whether a sampler may draw its samples by random numbers."""
+        return not self.is_iterable and not self.draws_in_order
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderTimes:
+    """How it was iterated over, and what that took.
+
+    Attributes:
+        passes: Iterators of it, one an epoch in most scripts; `iterations`: batches in all.
+        init_s: Creating the iterator; `first_batch_s`: the first `next` of each.
+        wait_s: `next` calls later than the first.
+        receive_s, receive_cpu_s: Taking batches from workers, and the training process's CPU time
+            in that.
+        bound: None where the pipeline model does not apply.
+        hot_lines: Lines on which the preparation of its batches spends time.
+        worker_threads: None without workers, and where they did not record it.
+        called_at: Where a function that trains calls for evaluation over it; None: unknown.
+        evaluation_s, evaluation_wait_s: Evaluation over a loader that also trains, and the waits
+            in that.
+        ended: Iterations that went on until there was no batch left; `ended_batches`: batches of
+            the first of them.
+        first_start_s: Iterator and first batch of the first epoch.
+        first_given_back_s: What its later batches were faster for that start.
+        later_starts_s, sampler_starts_s: Iterators and first batches of the later epochs, without
+            what made later batches faster by as much, and the sampler's part of that.
+        begun_ahead: An iteration over it came before those of the training phase.
+        overlaps: It had two iterators at once: persistent workers serve only one.
+    """
+
     passes: int
     iterations: int
     init_s: Statistics | None
@@ -185,7 +199,6 @@ class Loader:
     end_s: float
     sampler_s: float | None
     pin_s: float | None
-    lost_workers: list[dict[str, Any]]
     fetch: Fetch | None
     thread: str
     bound: LoaderBound | None = None
@@ -193,91 +206,114 @@ class Loader:
     receive_s: float | None = None
     receive_cpu_s: float | None = None
     ready_share: float | None = None
-    is_iterable: bool | None = None
     hot_lines: list[HotLine] = field(default_factory=list)
-    collate_site: str | None = None
-    built_by: str | None = None
-    built: int = 1
-    whole_batches: str | None = None
-    holds_tensors: bool | None = None
-    draws_in_order: bool | None = None
+    worker_threads: WorkerThreads | None = None
+    called_at: str | None = None
+    evaluation_s: float = 0.0
+    evaluation_wait_s: float = 0.0
+    ended: int = 0
+    ended_batches: list[int] = field(default_factory=list)
+    first_start_s: float | None = None
+    first_given_back_s: float | None = None
+    later_starts_s: float | None = None
+    sampler_starts_s: float | None = None
+    begun_ahead: bool = False
+    overlaps: bool = False
+
+    @property
+    def is_each_step(self) -> bool:
+        """Whether an iterator is created for each batch."""
+        # Iterations of one batch that reach their end do not count.
+        return self.iterations < _FEW * self.passes and self.ended < self.passes / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderHazards:
+    """What makes other arguments unsafe: what workers cannot share, pickle or see.
+
+    Attributes:
+        lost_workers: Those that ended without being asked to.
+        open_files: Attributes of the dataset that hold an open file, with their class.
+        unpicklable: What workers that are not forked could not receive, with its class.
+        changed_between_passes: Attributes of the dataset that training changes between epochs.
+        generators: Attributes of the user's dataset that are random generators: workers would have
+            equal copies.
+        guards_main: Whether spawned workers may import the script; None where they need not.
+        shares_samples: Each worker yields its own part of the user's IterableDataset; None of
+            other datasets, and where unknown.
+        equal_workers: Of an IterableDataset: workers of an epoch that yield the same first
+            samples; 1 where all differ, None where they were not compared.
+        has_asked_for_worker: Something called get_worker_info() where its batches are prepared.
+        set_up_as_workers_start: A worker_init_fn of the user's changes the worker's dataset; None:
+            it may.
+        touches_device: Preparing its batches uses a device.
+    """
+
+    lost_workers: list[dict[str, Any]]
     open_files: list[str] = field(default_factory=list)
-    workers_started_by: str | None = None
     unpicklable: list[str] = field(default_factory=list)
     changed_between_passes: list[str] = field(default_factory=list)
     generators: list[str] = field(default_factory=list)
     guards_main: bool | None = None
-    call: LoaderCall | None = None
     shares_samples: bool | None = None
-    touches_device: bool = False
-    called_at: str | None = None
-    evaluation_s: float = 0.0
-    evaluation_wait_s: float = 0.0
-    draws_all: int | None = None
-    ended: int = 0
-    ended_batches: list[int] = field(default_factory=list)
-    later_starts_s: float | None = None
-    sampler_starts_s: float | None = None
-    first_start_s: float | None = None
-    first_given_back_s: float | None = None
-    set_up_as_workers_start: bool | None = None
-    sampler_takes_epoch: bool | None = None
-    is_stackable: bool | None = None
-    also_builds: list[str] = field(default_factory=list)
-    datasets: int | None = None
-    worker_threads: WorkerThreads | None = None
-    overlaps: bool = False
-    begun_ahead: bool = False
     equal_workers: int | None = None
     has_asked_for_worker: bool = False
+    set_up_as_workers_start: bool | None = None
+    touches_device: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loader(LoaderHazards, LoaderTimes, LoaderConfig):
+    """A DataLoader: its configuration, times and hazards, one object in the JSON.
+
+    Attributes:
+        role: training|evaluation|other, by how it was used.
+    """
+
+    id: int
+    role: str
 
     @property
     def is_rebuilt(self) -> bool:
-        """Whether the user's code builds it anew for most passes: its workers cannot live on."""
+        """Whether the user's code recreates it for most epochs: its workers cannot persist."""
         return self.passes > 1 and 4 * self.built > 3 * self.passes and self.built_by is None
 
     @property
-    def is_each_step(self) -> bool:
-        """Whether an iterator is made for each batch that is asked for."""
-        # Passes of one batch that go on to their end are none.
-        return self.iterations < _FEW * self.passes and self.ended < self.passes / 2
+    def is_of_new_parts(self) -> bool:
+        """Whether it is recreated of another dataset each time: workers cannot keep their copy."""
+        return self.is_rebuilt and 4 * (self.datasets or 1) > 3 * self.built
+
+    @property
+    def is_of_several(self) -> bool:
+        """Whether the user builds several for some epochs each, as for each fold of the data."""
+        return self._built_for_passes > 1
+
+    @property
+    def _built_for_passes(self) -> int:
+        return 1 if self.is_rebuilt or self.built_by is not None else self.built
 
     @property
     def later_passes(self) -> int:
-        """How many passes begin with an iterator that could have been there before.
+        """How many epochs begin with an iterator that could have been there before.
 
-        None of them is the first of a loader that the user builds anew for some passes, but for
-        one that came ahead of training.
+        The first of each loader that is built for some epochs does not count, unless it came
+        before training.
         """
         first = self._built_for_passes
         return max(self.passes - (0 if self.begun_ahead and first == 1 else first), 0)
 
     @property
     def later_share(self) -> float:
-        """Those of the passes after the first; over 1 where that came ahead of training."""
+        """`later_passes` of those after the first; over 1 where that came before training."""
         return self.later_passes / (self.passes - 1) if self.passes > 1 else 0.0
 
     @property
-    def _built_for_passes(self) -> int:
-        """How many loaders the user builds for some passes each, as for each fold of the data."""
-        return 1 if self.is_rebuilt or self.built_by is not None else self.built
-
-    @property
-    def is_of_several(self) -> bool:
-        return self._built_for_passes > 1
-
-    @property
     def made_first_s(self) -> float:
-        """Seconds in which the training process itself made first batches of passes."""
+        """Seconds in which the training process itself prepared first batches."""
         first, fetch = self.first_batch_s, self.fetch
         if self.num_workers != 0 or first is None or fetch is None or fetch.wall_s is None:
             return 0.0
         return first.n * min(first.mean, fetch.wall_s.mean)
-
-    @property
-    def is_of_new_parts(self) -> bool:
-        """Whether it is built anew of another dataset each time: workers cannot keep their copy."""
-        return self.is_rebuilt and 4 * (self.datasets or 1) > 3 * self.built
 
     @property
     def shares_stream(self) -> bool | None:
@@ -296,7 +332,7 @@ class Loader:
 
     @property
     def asks_for_worker(self) -> bool:
-        """Whether it may have its data only in a worker: get_worker_info() gives None elsewhere."""
+        """Whether it may have its data only in a worker: get_worker_info() is None elsewhere."""
         is_shared = bool(self.is_iterable and self.shares_samples)
         return is_shared or self.set_up_as_workers_start is True
 
@@ -307,18 +343,8 @@ class Loader:
         return are_several and bool(self.open_files)
 
     @property
-    def may_augment(self) -> bool:
-        """Whether making its batches may draw random numbers: tensors that are there do not."""
-        return not self.holds_tensors or self.collate_site is not None
-
-    @property
-    def may_shuffle(self) -> bool:
-        """Whether a sampler may draw its samples by random numbers."""
-        return not self.is_iterable and not self.draws_in_order
-
-    @property
     def may_keep_workers(self) -> bool:
-        """Whether persistent_workers=True has a later pass to keep them for, with the same data."""
+        """Whether persistent_workers=True has a later epoch with the same data to keep them for."""
         if self.overlaps:
             return False
         return self.passes > 1 and not self.is_rebuilt and not self.changed_between_passes

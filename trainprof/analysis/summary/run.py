@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trainprof.analysis.summary.device import Energy, Gpu
+from trainprof.analysis.summary.free_cores import SharedCpu, shared_cpu
 from trainprof.record.names import MASK
 
 _MODULE: Final = "-m"
@@ -379,6 +380,11 @@ class System:
     last_sample: dict[str, Any] | None
     energy: Energy | None = None
     gpus_not_observed: str | None = None
+
+    @property
+    def shared_cpu(self) -> SharedCpu | None:
+        """Who shared the CPU with the run; None where that is not known."""
+        return shared_cpu(self.cpu)
 
 
 @dataclass(frozen=True, slots=True)

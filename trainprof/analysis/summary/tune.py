@@ -5,6 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+# What a comparison of paces says.
+FASTER: Final = "faster"
+SLOWER: Final = "slower"
+NO_VISIBLE_DIFFERENCE: Final = "no_visible_difference"
+UNKNOWN: Final = "unknown"
+
 BASELINE: Final = "baseline"
 CEILING: Final = "ceiling"
 LOADER_ALONE: Final = "loader_alone"

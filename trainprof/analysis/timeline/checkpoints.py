@@ -28,11 +28,10 @@ class Checkpoints:
     """Calls of torch.save and torch.load, and of what libraries write checkpoints with.
 
     Attributes:
-        saves, loads: How many there were: one by a library is one, with all that it calls.
-        save_s, load_s: What they took, all together.
-        saved_bytes: Of a mean save of those whose files are known; None where none is.
-        writers: What wrote them, whatever took longest first; empty where that is not known.
+        saves, loads: One by a library is one, with all that it calls.
+        saved_bytes: Of a mean save of those whose files are known.
         site: The line whose calls took longest.
+        writers: What wrote them, the slowest first; empty where unknown.
     """
 
     saves: int = 0
@@ -45,19 +44,13 @@ class Checkpoints:
 
     @property
     def called(self) -> str:
-        """What wrote them, by the names of functions."""
         return " and ".join(_CALLED[writer] for writer in self.writers) or "saving checkpoints"
 
 
 def checkpoints_of(
     events: Events, nesting: Nesting, sites: Sites, segments: Int64, loop: tuple[int, int]
 ) -> Checkpoints:
-    """Counts what was saved and loaded, but for what a dataset loads as samples.
-
-    Args:
-        segments: Evaluation, shape (n, 2), ns: what is saved then is its own.
-        loop: When training was, ns.
-    """
+    """Counts what was saved and loaded in training, but for what a dataset loads as samples."""
     is_here = (events.start >= loop[0]) & (events.start < loop[1])
     is_here &= ~within(segments, events.start)
     is_call = events.is_kind(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD)

@@ -20,9 +20,8 @@ from trainprof.analysis.timeline.ledger import within
 from trainprof.record.schema import ForwardFlag, Kind
 
 _NEVER: Final = np.iinfo(np.int64).max
-# Of stretches of forwards that may be rollouts, between them: an environment is at work there. What
-# counts right answers slice by slice was seen to take a fifth beside a small model, what draws
-# samples by diffusion 6 %.
+# Of stretches of forwards that may be rollouts, between the forwards: an environment is at work
+# there. Counting right answers slice by slice was seen to take a fifth, diffusion samples 6 %.
 _PLAYED_FROM_SHARE: Final = 0.25
 
 
@@ -35,14 +34,10 @@ def evaluated(
 ) -> Int64:
     """Returns the stretches that are evaluation, shape (n, 2), ns, disjoint and ascending.
 
-    An iteration reaches to the last forward without gradients before training goes on. Such
-    forwards without a loader are evaluation too (`estimate_loss`) where the model is in evaluation
-    mode,
-    they come between an update and the next batch, and few steps have any: a teacher runs in each.
-    Where a loader feeds training and a loss is computed of them, either may be otherwise: training
-    mode, or most steps. Rollouts are none: where no loader feeds training either, or each only with
-    data that was made behind the last of them, stretches that come ahead of all updates and compute
-    no loss are rollouts if an environment takes its time between the forwards.
+    An iteration reaches to the last forward without gradients before training goes on. Forwards
+    that no loader feeds (`estimate_loss`) are evaluation as `_without_loader` says, unless they are
+    rollouts: ahead of all updates, without a loss, of what older data trains with nothing, and with
+    an environment that takes its time between the forwards.
     """
     marks = _Marks.of(events, nesting)
     segments = [
@@ -62,16 +57,9 @@ def evaluated(
 
 
 def evaluated_stretches(p: LoaderIterations, calls: Events, segments: Int64) -> tuple[Int64, Int64]:
-    """Returns the iterations of evaluation and the stretches that have batches of each, in pairs.
+    """Returns pairs: the number of an iteration that evaluates, and of a stretch with its batches.
 
     Training goes on between the stretches of an iterator that is asked for a few batches at a time.
-
-    Args:
-        p: Over a loader that the training thread consumes.
-        segments: The stretches, shape (n, 2), ns.
-
-    Returns:
-        The number of each one's iteration, and of the stretch.
     """
     taken = calls.start[calls.is_kind(Kind.LOADER_NEXT) & (calls.site == p.loader)]
     number, stretch = p.number_at(taken), np.searchsorted(segments[:, 0], taken, side="right") - 1
@@ -94,13 +82,7 @@ def evaluation_ns(p: LoaderIterations, calls: Events, segments: Int64) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """What tells evaluation from training: masks of outermost events, shape (n,).
-
-    Attributes:
-        top: All of them.
-        quiet: Forwards and losses without gradients.
-        barrier: What evaluation does not do.
-    """
+    """Masks of outermost events: all, forwards and losses without gradients, what only trains."""
 
     top: Bool
     quiet: Bool
@@ -133,7 +115,7 @@ def _of_portions(p: LoaderIterations, events: Events, marks: _Marks) -> Int64:
     """Iterations with training in between: each run of calls, to the last forward after."""
     chosen = p.of_stage(EVALUATION) & _is_in_portions(p, events)
     calls = np.flatnonzero(marks.top & events.is_kind(*LOADER_CALLS) & (events.site == p.loader))
-    number = np.searchsorted(p.start, events.start[calls], side="right") - 1
+    number = p.number_at(events.start[calls])
     calls = calls[(number >= 0) & chosen[np.maximum(number, 0)]]
     if len(calls) == 0:
         return np.empty((0, 2), dtype=np.int64)
@@ -146,19 +128,13 @@ def _of_portions(p: LoaderIterations, events: Events, marks: _Marks) -> Int64:
 
 
 def _is_in_portions(p: LoaderIterations, events: Events) -> Bool:
-    """Whether a backward or an update lies between the batches of each iteration."""
     learning = events.start[events.is_kind(*LEARNING)]
     portions: Bool = np.searchsorted(learning, p.last_next) > np.searchsorted(learning, p.start)
     return portions
 
 
 def _without_loader(events: Events, marks: _Marks, batches: Int64, update_ends: Int64) -> Int64:
-    """Forwards that evaluate and that no loader feeds, from the first to the last in a row.
-
-    Args:
-        batches: When one for training was asked for, ns.
-        update_ends: Ends of its updates, ns.
-    """
+    """Forwards that evaluate and that no loader feeds, from the first to the last in a row."""
     forward = events.where(marks.quiet & events.is_kind(Kind.FORWARD))
     calls = marks.top & events.is_kind(*LOADER_CALLS)
     barriers = events.start[marks.barrier | calls]
@@ -185,12 +161,8 @@ def _between_batches(forward: Events, is_plain: Bool, batches: Int64, update_end
     """Which forwards come between an update and the next batch, and evaluate.
 
     A teacher runs between a batch and its update. What is in training mode, or runs in most steps,
-    must plainly be evaluation, and come behind all updates of a batch: else a generator may be made
-    to give what another model learns from, or what is frozen be given a batch part by part.
-
-    Args:
-        is_plain: Of them, those of models that are trained, for a loss, with which nothing more is
-            learned from a batch.
+    must come behind all updates of a batch and be `is_plain`: of a model that is trained, for a
+    loss. Else it may be a generator that another model learns from, or a frozen part.
     """
     starts, in_evaluation_mode = forward.start, _in_evaluation_mode(forward)
     last_batch = np.searchsorted(batches, starts) - 1
@@ -228,10 +200,7 @@ def _of_older_data(asked: Events, stretches: Int64, built: BuiltLoaders) -> Int6
 def _may_be_rollouts(stretches: Int64, events: Events, batches: Int64, update_ends: Int64) -> bool:
     """Whether training may learn from what stretches of forwards without a loader give.
 
-    What it learns from comes first, updates follow that it goes into, and no loss is computed.
-
-    Args:
-        batches: When one for training was asked for that is not of what the last of them gave, ns.
+    `batches` are those for training of older data.
     """
     if len(stretches) == 0 or len(update_ends) == 0 or update_ends[0] < stretches[0, 0]:
         return False
@@ -243,7 +212,7 @@ def _may_be_rollouts(stretches: Int64, events: Events, batches: Int64, update_en
 
 
 def _between_forwards_ns(stretches: Int64, events: Events, marks: _Marks) -> int:
-    """What of stretches no event of the training thread's takes, ns."""
+    """What of stretches no event of the training thread takes, ns."""
     starts, ends = events.start[marks.top], events.end[marks.top]
     taken_ns = np.append(0, np.cumsum(ends - starts))
     first, behind = np.searchsorted(starts, stretches).T
@@ -271,7 +240,7 @@ def _last_quiet_end(events: Events, marks: _Marks, ends: Int64, limit: Int64) ->
 
 
 def _merged(segments: Int64, events: Events, nesting: Nesting) -> Int64:
-    """Joins segments that overlap; those that begin or end inside an outermost event are dropped.
+    """Joins segments that overlap, without those that begin or end inside an outermost event.
 
     Such a one belongs to what is around it: a loader that runs a model of its own.
     """

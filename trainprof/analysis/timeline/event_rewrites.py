@@ -14,12 +14,10 @@ from trainprof.record.schema import ForwardFlag, Kind
 
 
 def with_unlearnt_as_forwards(events: Events, nesting: Nesting) -> Events:
-    """Returns the events as evaluation is to be told by: what nothing learns from has no gradients.
+    """Returns the events with forwards and backwards that nothing learns from as plain forwards.
 
-    Batches of one loader on end are looked at together, with all that comes before another loader
-    is asked. Nothing learns from them where no update follows a backward and no model is in
-    training mode, while models are wherever updates follow: forwards and backwards then count as
-    forwards without gradients.
+    Stretches of batches of one loader count as a whole. Nothing learns from one without an update
+    in which no model is in training mode, while models are wherever updates follow.
     """
     stretches = _stretches(events, nesting)
     updates = events.start[events.is_kind(*LEARNING[1:])]
@@ -66,8 +64,7 @@ def _count(stretches: Int64, times: Int64) -> Int64:
 def on_calling_threads(events: Events) -> Events:
     """Returns the events with those of autograd's threads as the caller's, inside whose they lie.
 
-    On a device, what a backward calls (an optimizer's step in a hook, a checkpoint's forward) runs
-    on a thread of autograd's, while the one that called it waits: together they nest.
+    On a device, what a backward calls runs on a thread of autograd while the caller waits.
     """
     computing = np.unique(events.thread[events.is_kind(*LEARNING, Kind.FORWARD)]).tolist()
     callers = np.unique(events.thread[events.is_kind(Kind.BACKWARD)]).tolist()
@@ -101,11 +98,11 @@ _COMPUTING: Final = (Kind.ZERO_GRAD, Kind.FORWARD, Kind.LOSS, Kind.BACKWARD)
 
 
 def with_closures(events: Events, details: Details) -> Events:
-    """Returns the events with one more around each call of a closure, as far as it can be told.
+    """Returns the events with one more around each call of a closure.
 
     A call begins with its step, with its zero_grad, or with what first computes after the backward
-    before (LBFGS calls it again and again). It ends with its backward, or where the optimizer goes
-    on to its update, as torch's own tell: Lightning calls hooks of the user's in between.
+    before (LBFGS calls it several times). It ends with its backward, or where torch's optimizer
+    goes on to its update: Lightning calls the user's hooks in between.
     """
     threads = np.unique(events.thread[events.is_kind(Kind.OPTIMIZER_STEP)]).tolist()
     update = details[details["kind"] == Kind.UPDATE_BEGINS]
@@ -132,12 +129,8 @@ def _calls_on(
 ) -> tuple[Int64, Int64, Int64, Int64] | None:
     """Finds the calls of closures on one thread, None where no step calls one.
 
-    Args:
-        update: When its steps went on to their updates, ns, in order.
-
     Returns:
-        Of each call the one of all events before which it goes, that of the step it is called in,
-        and its start and end in ns.
+        Of each call the event before which it goes, that of its step, its start and its end.
     """
     is_here = events.thread == thread
     own = events if is_here.all() else events.where(is_here)
@@ -157,7 +150,7 @@ def _calls_on(
     last = np.append(first[1:], len(inner))[: len(first)] - 1
     ends_in_backward = is_backward[last]
     first, last = first[ends_in_backward], last[ends_in_backward]
-    # What an optimizer does before it lets the closure begin anew (SAM) is its own.
+    # What an optimizer does before the closure clears gradients (SAM) is its own.
     from_step = is_first[first] & (own.kind[inner[first]] != Kind.ZERO_GRAD)
     start = np.where(from_step, own.start[step[first]], own.start[inner[first]])
     place = np.where(from_step, rows[step[first]] + 1, rows[inner[first]])
@@ -165,13 +158,13 @@ def _calls_on(
     if len(update):
         after = np.minimum(np.searchsorted(update, end), len(update) - 1)
         begun, is_last = update[after], np.append(step[first][1:] != step[first][:-1], True)
-        is_told = is_last & (begun >= end) & (begun <= own.end[step[first]])
-        end = np.where(is_told, begun, end)
+        is_of_step = is_last & (begun >= end) & (begun <= own.end[step[first]])
+        end = np.where(is_of_step, begun, end)
     return place, rows[step[first]], start, end
 
 
 def _computes_in_steps(events: Events) -> bool:
-    """Says whether some backward began in a step of an optimizer: for little, as most do not."""
+    """Whether some backward began in a step of an optimizer: a cheap check, as most do not."""
     step = np.flatnonzero(events.is_kind(Kind.OPTIMIZER_STEP))
     backward = events.start[events.is_kind(Kind.BACKWARD)]
     before = np.searchsorted(events.start[step], backward, side="right") - 1

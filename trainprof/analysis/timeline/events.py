@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, Final, TypeVar
@@ -18,6 +19,8 @@ from trainprof.record.schema import RECORD_BYTES, Kind, Topic
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
+# Kind, site, start, end and value of a bookkeeping record.
+Mark = tuple[Kind, int, int, int, int]
 T = TypeVar("T")
 
 RECORD_DTYPE: Final = np.dtype(
@@ -31,17 +34,15 @@ RECORD_DTYPE: Final = np.dtype(
         ("value", "<i8"),
     ]
 )
-FIRST_EVENT_KIND: Final = int(Kind.LOADER_INIT)
-# An event this much later than so many that were written after it cannot be.
+# No event ends this much later than this number of events that were written after it.
 _LATE_NS: Final = 1_000_000_000
 _SUCCESSORS: Final = 3
-FIRST_DETAIL_KIND: Final = int(Kind.FETCH_CPU)
 MAX_PID: Final = (1 << 31) - 1
 _BLOCK_RECORDS: Final = 1 << 18
-# By kind, as many as fit into a byte: a later version may write more.
+# By kind, every value of a byte: a later version may write more.
 _IS_KNOWN: Final = np.isin(np.arange(256), [int(k) for k in Kind if k > 0])
-_IS_DETAIL: Final = _IS_KNOWN & (np.arange(256) >= FIRST_DETAIL_KIND)
-_IS_EVENT: Final = _IS_KNOWN & (np.arange(256) >= FIRST_EVENT_KIND) & ~_IS_DETAIL
+_IS_DETAIL: Final = _IS_KNOWN & (np.arange(256) >= Kind.FETCH_CPU)
+_IS_EVENT: Final = _IS_KNOWN & (np.arange(256) >= Kind.LOADER_INIT) & ~_IS_DETAIL
 _IS_BOOKKEEPING: Final = _IS_KNOWN & ~_IS_EVENT & ~_IS_DETAIL
 # Records of a log cut by a crash may be torn; none lasts longer than a month.
 _MAX_DURATION_NS: Final = 31 * 86_400 * 10**9
@@ -79,13 +80,7 @@ def joined_tables(kind: type[T], tables: Sequence[T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Events in order of start (outer before inner), one row each.
-
-    Attributes:
-        kind, flags, site, value: As in record/schema.py, shape (n,); `value` as int32 if it fits.
-        thread: Number of the thread that wrote the record.
-        start, end: perf_counter ns; `end` >= `start`.
-    """
+    """Events in order of start (outer before inner), shape (n,); columns as in record/schema.py."""
 
     kind: npt.NDArray[np.uint8]
     flags: npt.NDArray[np.uint8]
@@ -121,23 +116,19 @@ class ProcessLog:
     """What one process recorded.
 
     Attributes:
-        header: Of its log file.
-        events: Kinds from LOADER_INIT on.
-        details: Kinds from FIRST_DETAIL_KIND on, as written, of `RECORD_DTYPE`.
+        details: Kinds from FETCH_CPU on, as written, of `RECORD_DTYPE`.
         texts: Id to (topic, text).
-        marks: Bookkeeping records (THREAD, TORCH_IMPORT, LIMIT, PROCESS_END), as (kind, site,
-            start, end, value).
+        marks: Bookkeeping records (THREAD, TORCH_IMPORT, LIMIT, PROCESS_END).
         main_thread: Number of the main thread in `events.thread`, or None.
         records: Written records, bookkeeping included.
-        stopped_ns, stopped_errno: When and why recording stopped early.
-        impossible: Events left out, for they ended later than what was written after them.
+        impossible: Events left out, whose times cannot be.
     """
 
     header: dict[str, Any]
     events: Events
     details: npt.NDArray[np.void]
     texts: dict[int, tuple[Topic, str]]
-    marks: list[tuple[Kind, int, int, int, int]]
+    marks: list[Mark]
     main_thread: int | None
     records: int
     stopped_ns: int | None
@@ -155,18 +146,13 @@ class ProcessLog:
 
     def texts_of(self, topic: Topic) -> dict[int, Any]:
         """Returns id to decoded JSON (or plain text) of one topic; undecodable ones left out."""
-        plain = topic in (Topic.CLASS, Topic.OPTIMIZER, Topic.EXCEPTION)
+        own = {number: text for number, (its, text) in self.texts.items() if its is topic}
+        if topic in (Topic.CLASS, Topic.OPTIMIZER, Topic.EXCEPTION):
+            return own
         texts = {}
-        for number, (its_topic, text) in self.texts.items():
-            if its_topic is not topic:
-                continue
-            if plain:
-                texts[number] = text
-                continue
-            try:
+        for number, text in own.items():
+            with suppress(ValueError, RecursionError):
                 texts[number] = json.loads(text)
-            except (ValueError, RecursionError):
-                continue
         return texts
 
 
@@ -175,25 +161,18 @@ def load_process(log: EventLogFile) -> ProcessLog:
     total = len(log.body) // RECORD_BYTES
     # Pages of it that are not written to cost nothing.
     columns = {name: np.empty(total, dtype=RECORD_DTYPE[name]) for name in _COLUMNS}
-    count = 0
     details: list[npt.NDArray[np.void]] = [np.empty(0, dtype=RECORD_DTYPE)]
     texts: list[bytes] = []
-    marks: list[tuple[Kind, int, int, int, int]] = []
+    marks: list[Mark] = []
     main_thread: int | None = None
-    records = impossible = 0
     around_ns: int | None = None
+    count = records = impossible = 0
     for first in range(0, total, _BLOCK_RECORDS):
         piece = log.body[first * RECORD_BYTES : (first + _BLOCK_RECORDS) * RECORD_BYTES]
         rows = np.frombuffer(piece, dtype=RECORD_DTYPE)
         kind = rows["kind"]
         records += int(np.count_nonzero(kind))
-        duration = rows["end"] - rows["start"]
-        is_whole = (
-            (rows["start"] > 0)
-            & (rows["start"] < MAX_NUMBER)
-            & (duration >= 0)
-            & (duration < _MAX_DURATION_NS)
-        )
+        is_whole = _whole(rows)
         if around_ns is None:
             around_ns = _around_ns(rows["start"][is_whole & _IS_EVENT[kind]], log.header)
         if around_ns is not None:
@@ -204,13 +183,9 @@ def load_process(log: EventLogFile) -> ProcessLog:
             if kind[index] == Kind.TEXT:
                 texts.append(bytes(piece[index * RECORD_BYTES : (index + 1) * RECORD_BYTES]))
                 continue
-            row = rows[index]
-            if kind[index] == Kind.THREAD and row["site"] == 1:
-                main_thread = int(row["thread"])
-            site, start, end, value = (int(row[c]) for c in ("site", "start", "end", "value"))
-            latest_ns = MAX_NUMBER if around_ns is None else around_ns + MAX_APART_NS
-            if 0 <= start < latest_ns and 0 <= end < MAX_NUMBER:
-                marks.append((Kind(int(kind[index])), site, start, end, value))
+            if kind[index] == Kind.THREAD and rows["site"][index] == 1:
+                main_thread = int(rows["thread"][index])
+            marks += _mark(rows[index], around_ns)
         details.append(rows[_IS_DETAIL[kind] & is_whole])
         good = _IS_EVENT[kind] & is_whole
         wrong = np.flatnonzero(good)[_end_after_their_successors(rows["end"][good])]
@@ -220,7 +195,7 @@ def load_process(log: EventLogFile) -> ProcessLog:
         for name, column in columns.items():
             column[here] = rows[name][good]
         count = here.stop
-        del rows, kind, duration, is_whole, good
+        del rows, kind, is_whole, good
         _forget_pages(piece)
     return ProcessLog(
         header=log.header,
@@ -236,10 +211,25 @@ def load_process(log: EventLogFile) -> ProcessLog:
     )
 
 
-def _around_ns(starts: Int64, header: dict[str, Any]) -> int | None:
-    """Returns a time that a process's events are near, None where nothing tells of one.
+def _whole(rows: npt.NDArray[np.void]) -> Bool:
+    start, duration = rows["start"], rows["end"] - rows["start"]
+    whole: Bool = (start > 0) & (start < MAX_NUMBER)
+    whole &= (duration >= 0) & (duration < _MAX_DURATION_NS)
+    return whole
 
-    That of its header, unless most of several events are far from it.
+
+def _mark(row: np.void, around_ns: int | None) -> list[Mark]:
+    """Returns a bookkeeping record as a mark; none where its times cannot be."""
+    site, start, end, value = (int(row[c]) for c in ("site", "start", "end", "value"))
+    latest_ns = MAX_NUMBER if around_ns is None else around_ns + MAX_APART_NS
+    is_possible = 0 <= start < latest_ns and 0 <= end < MAX_NUMBER
+    return [(Kind(int(row["kind"])), site, start, end, value)] if is_possible else []
+
+
+def _around_ns(starts: Int64, header: dict[str, Any]) -> int | None:
+    """Returns a time that a process's events are near: its header's, unless most are far from it.
+
+    None where nothing shows one.
     """
     opened_ns = integer(header.get("perf_ns"))
     middle_ns = int(np.median(starts)) if len(starts) else None
@@ -252,7 +242,7 @@ def _around_ns(starts: Int64, header: dict[str, Any]) -> int | None:
 def _end_after_their_successors(ends: npt.NDArray[np.uint64]) -> Bool:
     """Returns which of the events, in order of writing, end well after several written later.
 
-    Each is written when it ends: a bit of its time has been turned over.
+    Each is written when it ends: a bit of its time has flipped.
     """
     is_late = np.zeros(len(ends), dtype=bool)
     inner = len(ends) - _SUCCESSORS
@@ -265,16 +255,12 @@ def _end_after_their_successors(ends: npt.NDArray[np.uint64]) -> Bool:
 
 
 def _forget_pages(read: memoryview) -> None:
-    """Tells the kernel that the mapped pages of a log are not needed any more: they count as ours.
-
-    All of the mapping, for blocks and pages do not begin at the same bytes.
-    """
+    """Releases the mapped pages of a log, which count as ours, all: blocks are not page-aligned."""
     if isinstance(read.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         read.obj.madvise(mmap.MADV_DONTNEED)
 
 
 def no_events() -> Events:
-    """Returns a table without rows."""
     return Events(*(np.empty(0, dtype=RECORD_DTYPE[name]) for name in _COLUMNS))
 
 
@@ -297,8 +283,8 @@ class Nesting:
     Attributes:
         parent: Index of the innermost event around each, -1 at the top, shape (n,).
         levels: Index arrays, one per depth, outermost first.
-        own_ns: Time of each event not covered by its children, int64 ns. What reaches out of the
-            event around it (a damaged log) is cut off, so that no time counts twice.
+        own_ns: Time of each event not covered by its children. What reaches out of the event
+            around it (a damaged log) is cut off, so that no time counts twice.
     """
 
     parent: npt.NDArray[np.int32]
@@ -322,11 +308,7 @@ class Nesting:
         return ancestors
 
     def innermost(self, events: Events, times: Int64, *, besides: Bool | None = None) -> Int64:
-        """Returns the innermost event around each time, -1 where there is none.
-
-        Args:
-            besides: The mask of events that are looked through.
-        """
+        """Returns the innermost event around each time but those of a mask, -1 for none."""
         around = np.searchsorted(events.start, times, side="right").astype(np.int64) - 1
         while len(events):
             is_over = (around >= 0) & (events.end[np.maximum(around, 0)] <= times)

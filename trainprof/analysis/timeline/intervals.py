@@ -13,12 +13,7 @@ from trainprof.record.schema import Kind
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Disjoint stretches in order.
-
-    Attributes:
-        starts, ends: Of each, ns, shape (n,).
-        before_ns: Length of all before each, ns, shape (n,).
-    """
+    """Disjoint stretches in order, ns; `before_ns` is the length of all before each."""
 
     starts: Int64
     ends: Int64
@@ -26,13 +21,7 @@ class Coverage:
 
     @classmethod
     def of(cls, spans: Int64, window: tuple[int, int]) -> Coverage:
-        """Joins spans that overlap, cut to a window.
-
-        Args:
-            spans: Start and end of each, ns, shape (n, 2), in any order; none where the end is not
-                after the start.
-            window: Start and end, ns.
-        """
+        """Joins spans that overlap, shape (n, 2) in any order, cut to a window."""
         spans = np.clip(spans, *window)
         spans = spans[spans[:, 1] > spans[:, 0]]
         spans = spans[np.argsort(spans[:, 0], kind="stable")]
@@ -53,7 +42,7 @@ class Coverage:
         return int((self.ends - self.starts).sum())
 
     def until(self, times: Int64) -> Int64:
-        """Returns how much lies before each time, ns; of the shape of `times`."""
+        """Returns how much lies before each time, ns."""
         if len(self.starts) == 0:
             return np.zeros_like(times)
         place = np.searchsorted(self.starts, times, side="right") - 1
@@ -63,16 +52,12 @@ class Coverage:
         return before
 
     def inside_ns(self, starts: Int64, ends: Int64) -> Int64:
-        """Returns how much lies in each span, ns; shape (n,)."""
+        """Returns how much lies in each span, ns."""
         return self.until(ends) - self.until(starts)
 
 
 def own_inside_ns(covered: Coverage, events: Events, nesting: Nesting) -> Int64:
-    """Returns how much of each event's own time, which no child covers, lies in the stretches.
-
-    Returns:
-        ns, shape (n,): at most `nesting.own_ns`.
-    """
+    """Returns how much of each event's own time, which no child covers, lies in the stretches."""
     whole = covered.inside_ns(events.start, events.end)
     own = whole.copy()
     is_child = nesting.parent >= 0

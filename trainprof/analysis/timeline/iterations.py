@@ -24,30 +24,26 @@ LOADER_CALLS: Final = (
     Kind.LOADER_END,
     Kind.LOADER_ERROR,
 )
+_NEVER: Final = np.iinfo(np.int64).max
 _STARTS: Final = (Kind.LOADER_INIT, Kind.LOADER_RESET)
 LEARNING: Final = (Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderIterations:
-    """LoaderIterations of one loader, in order of time; arrays of shape (n_iterations,).
+    """Iterations over one loader, in order of time; arrays of shape (n_iterations,), ns.
 
     Attributes:
-        loader: Its id in the log's texts.
-        start, end: From the creation of the iterator to the end of its last call, ns.
-        after_first: Start of the call that followed the first batch, ns; the latest time of all
-            where none did.
-        last_next: Start of the last `next` that gave a batch (or of the iteration), ns.
+        start, end: From the creation of the iterator to the end of its last call.
+        after_first: Start of the call that followed the first batch; _NEVER where none did.
+        last_next: Start of the last `next` that gave a batch (or of the iteration).
         is_ended: A StopIteration was seen.
-        is_resumed: Its iterator was there before, with workers that live on.
-        batches: Batches taken.
-        init_ns: Creating or resetting the iterator.
+        is_resumed: Its iterator was there before, with persistent workers.
         first_ns: The first `next`, without garbage collection; -1 where there was none.
         wait_ns: All later ones together, likewise.
         end_ns: The `next` that raised StopIteration.
         overlaps: It began while an earlier iteration went on, which took further batches then.
-        stage: training|evaluation|other per iteration.
-        role: Of the loader as a whole.
+        stage, role: training|evaluation|other, per iteration and of the loader as a whole.
     """
 
     loader: int
@@ -70,7 +66,6 @@ class LoaderIterations:
         return len(self.start)
 
     def where(self, mask: Bool) -> LoaderIterations:
-        """Returns the iterations of a mask; the loader keeps its role."""
         return rows_of(self, mask)
 
     def number_at(self, times: Int64) -> Int64:
@@ -91,7 +86,7 @@ class LoaderIterations:
 def with_first_batches(events: Events) -> Events:
     """Gives the first batch of every iterator the number 1.
 
-    One that resumes from a state (torchdata's StatefulDataLoader) counts on from where that was.
+    torchdata's StatefulDataLoader counts on from the state that it resumes from.
     """
     calls = np.flatnonzero(events.is_kind(*LOADER_CALLS))
     calls = calls[np.argsort(events.site[calls], kind="stable")]
@@ -106,7 +101,7 @@ def with_first_batches(events: Events) -> Events:
 
 
 def find_iterations(events: Events) -> list[LoaderIterations]:
-    """Finds the iterations of every loader, from all threads' events, without their stages."""
+    """Finds the iterations over every loader, from all threads' events, without their stages."""
     calls = events.where(events.is_kind(*LOADER_CALLS))
     calls = calls.where(~_nested_starts(calls))
     length = calls.end - calls.start - paused_ns(calls, events)
@@ -129,7 +124,6 @@ def _nested_starts(calls: Events) -> Bool:
 
 
 def _iterations_of(loader: int, calls: Events, length: Int64) -> LoaderIterations:
-    """Builds the iterations of one loader from its calls, and what each took without pauses, ns."""
     is_start = calls.is_kind(*_STARTS)
     is_next = calls.is_kind(Kind.LOADER_NEXT)
     after_start = np.concatenate([[False], is_start[:-1]])
@@ -147,7 +141,7 @@ def _iterations_of(loader: int, calls: Events, length: Int64) -> LoaderIteration
         return sums.astype(np.int64)
 
     firsts = np.flatnonzero(is_start)
-    after_first = np.full(count, np.iinfo(np.int64).max)
+    after_first = np.full(count, _NEVER)
     follows = is_later | is_stop
     np.minimum.at(after_first, number[follows], calls.start[follows])
     last_next = calls.start[firsts].copy()
@@ -173,10 +167,10 @@ def _iterations_of(loader: int, calls: Events, length: Int64) -> LoaderIteration
 
 
 def _overlapping(calls: Events, is_start: Bool, is_next: Bool) -> Bool:
-    """Marks the iterations since whose start an iterator that was there before has gone on.
+    """Marks the iterations since whose start an earlier iterator has gone on.
 
     Iterators number their batches: a number that does not follow the newest one's last, but that of
-    an earlier one, is of that one.
+    an earlier one, belongs to that one.
     """
     number_of_iteration = np.cumsum(is_start) - 1
     given = np.cumsum(is_next)
@@ -206,8 +200,7 @@ def _overlapping(calls: Events, is_start: Bool, is_next: Bool) -> Bool:
 def feeders(loaders: list[LoaderIterations]) -> list[LoaderIterations]:
     """Returns the loaders whose training iterations are epochs, the one with most batches first.
 
-    Besides that one those that are done with before it begins, or begin after it: training in
-    phases. A loader that is used alongside, or by turns with another, makes no epochs of its own.
+    A loader that is used alongside another, or by turns with it, makes no epochs of its own.
     """
     chosen: list[LoaderIterations] = []
     spans: list[tuple[int, int]] = []
@@ -233,10 +226,6 @@ def feeding_iterations(
 
     Of iterations that overlap (a labelled and an unlabelled batch in every step) those over the
     loader with most batches count.
-
-    Args:
-        learning: Starts of backwards and updates, ns.
-        step_ends: Ends of steps, ns.
     """
     feeding = []
     begins = ends = np.empty(0, dtype=np.int64)
@@ -255,11 +244,8 @@ def feeding_iterations(
 def is_used_later(p: LoaderIterations, learning: Int64) -> Bool:
     """Returns the training iterations whose last batch is learnt from after their end.
 
-    Those left without StopIteration, and those over loaders that look ahead: accelerate's ask for
-    the second batch before they give the first.
-
-    Args:
-        learning: Starts of backwards and updates, ns.
+    Those left without StopIteration, and those that look ahead: accelerate's loaders ask for the
+    second batch before they give the first.
     """
     looks_ahead = np.searchsorted(learning, p.after_first) == np.searchsorted(learning, p.start)
     mask: Bool = p.trained() & (~p.is_ended | looks_ahead)
@@ -267,6 +253,5 @@ def is_used_later(p: LoaderIterations, learning: Int64) -> Bool:
 
 
 def _by_batches(loaders: list[LoaderIterations]) -> list[LoaderIterations]:
-    """Returns the loaders that training took batches of, most first."""
     training = [p for p in loaders if p.role == TRAINING and p.trained().any()]
     return sorted(training, key=lambda p: (-int(p.batches[p.trained()].sum()), int(p.start[0])))

@@ -57,12 +57,7 @@ _KEY_OF_KIND: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DeviceWaits:
-    """Time in syncs and blocking copies in which a device demonstrably worked.
-
-    Attributes:
-        event: Indices of the events, ascending, shape (n,).
-        ns: How much of each one's own time, shape (n,).
-    """
+    """Syncs and blocking copies, by index, and the part of each in which a device worked."""
 
     event: Int64
     ns: Int64
@@ -74,18 +69,17 @@ class Attribution:
 
     Attributes:
         key: Index into LEDGER_KEYS, or -1 where the time counts as if nothing had been recorded.
-        own_ns: Time of each event that no child covers, ns; that of events inside evaluation counts
-            with the segments, not here.
+        own_ns: Time of each event that no child covers; inside evaluation the segments count.
         top: Indices of the outermost events with a key, outside evaluation.
         segments: Evaluation, shape (n, 2), ns.
-        device_waits: What of `own_ns` belongs to `device_wait` instead; None where nothing tells.
+        device_waits: What of `own_ns` belongs to `device_wait` instead; None where unknown.
     """
 
     key: npt.NDArray[np.int8]
     own_ns: Int64
     top: npt.NDArray[np.int32]
     segments: Int64
-    device_waits: DeviceWaits | None = None
+    device_waits: DeviceWaits | None
 
 
 def attribute(
@@ -95,14 +89,15 @@ def attribute(
     *,
     has_device: bool,
     graph_classes: Sequence[int] = (),
+    device_waits: DeviceWaits | None = None,
 ) -> Attribution:
     """Assigns every event's own time to a ledger key; innermost wins.
 
     Args:
-        segments: Evaluation, shape (n, 2), ns; outermost events lie wholly inside or outside.
-        has_device: Whether an accelerator was used: placing a model is a transfer only then.
-        graph_classes: Ids of the module classes that torch.compile makes: run inside another span
-            they are part of it (a compiled backward is no recomputation).
+        segments: Evaluation; outermost events lie wholly inside or outside.
+        has_device: Placing a model is a transfer only then.
+        graph_classes: Ids of the module classes that torch.compile makes: inside another span they
+            are part of it (a compiled backward is no recomputation).
     """
     key = np.full(len(events), _AROUND, dtype=np.int8)
     for kind, name in _KEY_OF_KIND.items():
@@ -125,19 +120,19 @@ def attribute(
     # Transparent events have none but transparent ones around them: the others took their key.
     top = (key != _AROUND) & ((nesting.parent < 0) | (key[nesting.parent] == _AROUND))
     top &= ~in_evaluation
-    return Attribution(key, nesting.own_ns, np.flatnonzero(top).astype(np.int32), segments)
+    outermost = np.flatnonzero(top).astype(np.int32)
+    return Attribution(key, nesting.own_ns, outermost, segments, device_waits)
 
 
 def loads_samples(events: Events, nesting: Nesting) -> Bool:
     """Returns which calls of torch.load are made in a loader's call: they load samples."""
-    in_loader = nesting.inside(events.is_kind(*LOADER_KINDS))
-    return events.is_kind(Kind.CHECKPOINT_LOAD) & in_loader
+    return events.is_kind(Kind.CHECKPOINT_LOAD) & nesting.inside(events.is_kind(*LOADER_KINDS))
 
 
 def _inherit(key: npt.NDArray[np.int8], nesting: Nesting) -> None:
-    """Gives transparent events, and computation inside a loader's call, the key around them.
+    """Gives transparent events the key around them, so computation in a loader's call.
 
-    So do copies and waits in a checkpoint, which are what saving it takes.
+    And copies and waits in a checkpoint.
     """
     own_inside = np.zeros(len(LEDGER_KEYS) + 1, dtype=bool)
     own_inside[[KEY[name] for name in (*_OWN_INSIDE_LOADER, *LOADER_KEYS)]] = True
@@ -220,10 +215,7 @@ def _totals_ns(attribution: Attribution, mask: Bool | None = None) -> dict[str, 
 def _device_waits_by_key(
     attribution: Attribution, mask: Bool | None = None
 ) -> Iterator[tuple[int, Int64]]:
-    """Yields, for each key that they are taken from, its index and the waits, of shape (n,).
-
-    Those of other keys (evaluation keeps its own) are 0.
-    """
+    """Yields, for each key that they are taken from, its index and the waits; 0 of other keys."""
     waits = attribution.device_waits
     if waits is None:
         return
@@ -240,13 +232,9 @@ def _length(segments: Int64) -> int:
 def per_step_ns(
     events: Events, attribution: Attribution, starts: Int64, ends: Int64
 ) -> dict[str, Int64]:
-    """Returns each step's own time per ledger key, evaluation left out of the step.
+    """Returns each step's time in ns per ledger key, `other` included; sums to `step_wall_ns`.
 
-    Args:
-        starts, ends: Of the steps, ascending, shape (n_steps,), ns; a step's events begin in it.
-
-    Returns:
-        Key to ns, shape (n_steps,), `other` included: keys sum to `step_wall_ns`.
+    A step's events begin in it.
     """
     count = len(ends)
     step = np.empty(len(events), dtype=np.int32)
@@ -270,10 +258,9 @@ def per_step_ns(
     waits = attribution.device_waits
     for index, ns in _device_waits_by_key(attribution):
         assert waits is not None
-        in_step = step[waits.event] < count
-        moved = np.bincount(
-            step[waits.event][in_step], weights=ns[in_step], minlength=count
-        ).astype(np.int64)
+        waiting = step[waits.event]
+        sums = np.bincount(waiting, weights=ns, minlength=count + 1)[:count]
+        moved = sums.astype(np.int64)
         result[LEDGER_KEYS[index]] = result[LEDGER_KEYS[index]] - moved
         result["device_wait"] = result["device_wait"] + moved
     result["other"] = np.maximum(step_wall_ns(starts, ends, attribution.segments) - total, 0)
@@ -309,27 +296,27 @@ def _overlap(starts: Int64, ends: Int64, start: int, end: int) -> int:
     return int((np.clip(ends, start, end) - np.clip(starts, start, end)).sum())
 
 
-ELSEWHERE: Final = "elsewhere"
+BEFORE_FORWARD: Final = "before the forward"
 BEFORE_BACKWARD: Final = "between forward and backward"
 _AFTER_UPDATE: Final = "after the update"
 # Where nothing marks the beginning of a step: batches made by hand lie in it.
 _TO_NEXT_FORWARD: Final = "between the update and the next forward"
 BETWEEN_FORWARDS: Final = "between two forwards"
+_BEFORE_UPDATE: Final = "between backward and update"
+ELSEWHERE: Final = "elsewhere"
 IN_CLOSURE: Final = "in the closure that optimizer.step calls (as Lightning does)"
 PLACES: Final = (
-    "before the forward",
+    BEFORE_FORWARD,
     BETWEEN_FORWARDS,
     BEFORE_BACKWARD,
-    "between backward and update",
+    _BEFORE_UPDATE,
     _AFTER_UPDATE,
     _TO_NEXT_FORWARD,
     ELSEWHERE,
 )
 # Stands for an evaluation segment among the kinds of events.
 _EVALUATION_KIND: Final = int(Kind.HOLE)
-
-
-# What may come anywhere, and tells nothing of the place around it.
+# What may come anywhere, and says nothing of the place around it.
 ANYWHERE: Final = (
     Kind.GC,
     Kind.SYNC,
@@ -346,17 +333,17 @@ def _place_table() -> npt.NDArray[np.uint8]:
     forwards = (Kind.FORWARD, Kind.LOSS)
     table = np.full((256, 256), PLACES.index(ELSEWHERE), dtype=np.uint8)
     # Later lines win.
-    table[:, forwards] = PLACES.index("before the forward")
+    table[:, forwards] = PLACES.index(BEFORE_FORWARD)
     table[updates, :] = PLACES.index(_AFTER_UPDATE)
     for kind in updates:
         table[kind, forwards] = PLACES.index(_TO_NEXT_FORWARD)
-    table[:, updates] = PLACES.index("between backward and update")
-    table[Kind.BACKWARD, :] = PLACES.index("between backward and update")
+    table[:, updates] = PLACES.index(_BEFORE_UPDATE)
+    table[Kind.BACKWARD, :] = PLACES.index(_BEFORE_UPDATE)
     # Gradients are zeroed anywhere ahead of a backward, and a loss may take some itself.
     table[(Kind.ZERO_GRAD, Kind.BACKWARD), Kind.BACKWARD] = PLACES.index(BEFORE_BACKWARD)
     for kind in forwards:
-        table[kind, (Kind.ZERO_GRAD, Kind.BACKWARD, *ANYWHERE)] = PLACES.index(BEFORE_BACKWARD)
-        table[kind, Kind.LOSS] = PLACES.index(BEFORE_BACKWARD)
+        behind = (Kind.ZERO_GRAD, Kind.BACKWARD, Kind.LOSS, *ANYWHERE)
+        table[kind, behind] = PLACES.index(BEFORE_BACKWARD)
         table[kind, Kind.FORWARD] = PLACES.index(BETWEEN_FORWARDS)
     return table
 
@@ -365,18 +352,14 @@ PLACE_BETWEEN: Final = _place_table()
 
 
 def _before(kinds: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Returns each kind, or the last one before it that tells of a place, where it does not."""
-    tells = np.where(np.isin(kinds, ANYWHERE), -1, np.arange(len(kinds)))
-    last = np.maximum.accumulate(tells)
+    placed = np.where(np.isin(kinds, ANYWHERE), -1, np.arange(len(kinds)))
+    last = np.maximum.accumulate(placed)
     before: npt.NDArray[np.uint8] = np.where(last >= 0, kinds[np.maximum(last, 0)], kinds)
     return before
 
 
 def _other_by_place(events: Events, attribution: Attribution, window: Window) -> dict[str, float]:
-    """Splits the loop's uncovered time by the spans on both sides of it, in seconds.
-
-    What a closure does between its spans has a place of its own.
-    """
+    """Splits the loop's uncovered time by the spans on both sides of it, in seconds."""
     gaps = np.zeros(len(PLACES))
     reached, kind_before = _covered_until(events, attribution, window.loop_start), None
     for kinds, starts, ends in _outermost_spans(events, attribution, window):
@@ -399,7 +382,6 @@ def _other_by_place(events: Events, attribution: Attribution, window: Window) ->
 
 
 def _covered_until(events: Events, attribution: Attribution, time: int) -> int:
-    """Returns the end of what began before `time`, or that time."""
     top, segments = attribution.top, attribution.segments
     before = top[: int(np.searchsorted(top, np.searchsorted(events.start, time)))]
     earlier = segments[segments[:, 0] < time]
@@ -410,10 +392,7 @@ def _covered_until(events: Events, attribution: Attribution, time: int) -> int:
 def _outermost_spans(
     events: Events, attribution: Attribution, window: Window
 ) -> Iterator[tuple[npt.NDArray[np.uint8], Int64, Int64]]:
-    """Yields kind, start and end of what covers the loop's time, in order; block by block.
-
-    Those are outermost events and the segments of evaluation, which count as _EVALUATION_KIND.
-    """
+    """Yields kind, start and end of the loop's outermost events and evaluation, block by block."""
     top, segments = attribution.top, attribution.segments
     loop = np.searchsorted(events.start, [window.loop_start, window.loop_end])
     first, last = np.searchsorted(top, loop).tolist()
@@ -450,18 +429,16 @@ def update_seconds(
     window: Window,
     compiling: Coverage | None = None,
 ) -> dict[int, float]:
-    """Returns the part of the ledger's `optimizer` that lies in optimizers' steps.
+    """Returns the part of the ledger's `optimizer` in each optimizer's steps, s by its number.
 
-    Args:
-        compiling: When the training thread compiled, which is not counted.
-
-    Returns:
-        Seconds by the number that records have of each optimizer.
+    Without what the training thread spent `compiling`.
     """
     is_step, is_beside = events.is_kind(Kind.OPTIMIZER_STEP), events.is_kind(*_BESIDE_STEPS)
     in_loop = (events.start >= window.loop_start) & (events.start < window.loop_end)
     counted = np.flatnonzero(in_loop & (attribution.key == KEY["optimizer"]) & ~is_beside)
-    around = _innermost(nesting, counted, is_step | is_beside)
+    # Each of them that is a step, or the innermost step or other update around it.
+    wanted = is_step | is_beside
+    around = np.where(wanted[counted], counted, nesting.nearest(wanted)[counted])
     is_in_step = (around >= 0) & is_step[around]
     counted, around = counted[is_in_step], around[is_in_step]
     own_ns = attribution.own_ns[counted].astype(np.int64)
@@ -470,11 +447,3 @@ def update_seconds(
     numbers, which = np.unique(events.site[around], return_inverse=True)
     sums = np.bincount(which, weights=np.maximum(own_ns, 0))
     return {int(number): float(ns / 1e9) for number, ns in zip(numbers, sums, strict=True)}
-
-
-def _innermost(nesting: Nesting, chosen: Int64, wanted: Bool) -> Int64:
-    """Returns each of the chosen events, or the innermost wanted one around it; -1 for none."""
-    around = chosen.astype(np.int64)
-    while (above := (around >= 0) & ~wanted[around]).any():
-        around[above] = nesting.parent[around[above]]
-    return around

@@ -23,7 +23,7 @@ _NEVER: Final = np.iinfo(np.int64).max
 def decide_stages(
     loaders: list[LoaderIterations], events: Events, nesting: Nesting, update_ends: Int64
 ) -> list[LoaderIterations]:
-    """Tells training from evaluation.
+    """Decides which iterations train and which evaluate.
 
     An iteration trains when a backward or an update lies between its batches. One without is
     evaluation if there were forwards, else undecided; over a loader that trains the forwards must
@@ -42,20 +42,20 @@ class _ThreadWork:
     """Sorted times of what the training thread did, for counting inside intervals.
 
     Attributes:
-        learning: Starts of backwards and updates, ns.
-        forwards: Starts of outermost forwards, ns.
-        in_grad, of_loss: How many of the forwards up to each are in grad mode, and of those in the
+        learning: Starts of backwards and updates.
+        forwards: Starts of outermost forwards.
+        in_grad, in_loss: How many of the forwards up to each are in grad mode, and of those in the
             mode of the model in which any trains.
-        in_training_mode: How many of them the model's mode does not tell from training: all, where
-            it trains in evaluation mode altogether.
-        next_starts: When batches were asked for, ns.
+        in_training_mode: Likewise those in training mode: all, where models train in evaluation
+            mode.
+        next_starts: When batches were asked for.
         trains_without_backward: Most forwards are such as train, and nothing learns.
     """
 
     learning: Int64
     forwards: Int64
     in_grad: Int64
-    of_loss: Int64
+    in_loss: Int64
     in_training_mode: Int64
     next_starts: Int64
     trains_without_backward: bool
@@ -67,15 +67,15 @@ class _ThreadWork:
         is_grad = (events.flags[forward] & ForwardFlag.GRAD) > 0
         is_training = (events.flags[forward] & ForwardFlag.TRAINING) > 0
         # Some train in evaluation mode altogether: batch norms keep what they were pretrained with.
-        of_loss = is_grad & (is_training | ~is_training.any())
+        is_loss = is_grad & (is_training | ~is_training.any())
         trains_in_mode = (is_grad & is_training).any()
         learning = events.start[events.is_kind(*LEARNING)]
         return _ThreadWork(
             learning=learning,
             forwards=events.start[forward],
-            in_grad=np.concatenate([[0], np.cumsum(is_grad)]),
-            of_loss=np.concatenate([[0], np.cumsum(of_loss)]),
-            in_training_mode=np.concatenate([[0], np.cumsum(is_training | ~trains_in_mode)]),
+            in_grad=np.append(0, np.cumsum(is_grad)),
+            in_loss=np.append(0, np.cumsum(is_loss)),
+            in_training_mode=np.append(0, np.cumsum(is_training | ~trains_in_mode)),
             next_starts=events.start[events.is_kind(Kind.LOADER_NEXT)],
             trains_without_backward=bool(
                 len(learning) == 0 and len(is_grad) and (is_grad & is_training).mean() > 0.5
@@ -95,29 +95,24 @@ class _ThreadWork:
         return last - first, in_grad, in_training_mode
 
     def work_learns(self, after: Int64, before: Int64 | int = _NEVER) -> Bool:
-        """Whether the compute that follows each time learns, before another batch is taken.
-
-        It must begin before `before`.
-        """
+        """Whether the compute that begins between the two times learns, before another batch."""
         begins, until = self._work(after)
         return (begins < before) & self.learns_between(after, until)
 
     def work_is_learnt_from(self, after: Int64, before: Int64) -> Bool:
-        """Whether the compute that follows each time goes into a loss that is learnt from later.
+        """Whether that compute goes into a loss that is learnt from before `before`.
 
-        Other loaders' batches may be taken in between; all of it comes before `before`.
+        Other loaders' batches may be taken in between.
         """
         begins, until = self._work(after)
         first, last = np.searchsorted(self.forwards, after), np.searchsorted(self.forwards, until)
-        goes_into_loss = self.of_loss[last] > self.of_loss[first]
-        return (begins < before) & goes_into_loss & self.learns_between(after, before)
+        is_loss = self.in_loss[last] > self.in_loss[first]
+        return (begins < before) & is_loss & self.learns_between(after, before)
 
     def others_come_first(self, after: Int64) -> Bool:
         """Whether batches are taken before the compute that follows each time begins."""
-        begins, _ = self._work(after)
-        others_first: Bool = np.searchsorted(self.next_starts, begins) > np.searchsorted(
-            self.next_starts, after
-        )
+        asked = np.searchsorted(self.next_starts, after)
+        others_first: Bool = np.searchsorted(self.next_starts, self._work(after)[0]) > asked
         return others_first
 
     def _work(self, after: Int64) -> tuple[Int64, Int64]:
@@ -173,7 +168,7 @@ def _is_in_most_steps(
 def _batches_of(p: LoaderIterations, events: Events) -> tuple[Int64, Int64]:
     """When batches of a loader were asked for, and the number of the iteration of each."""
     taken = events.start[events.is_kind(Kind.LOADER_NEXT) & (events.site == p.loader)]
-    number = np.searchsorted(p.start, taken, side="right") - 1
+    number = p.number_at(taken)
     return taken[number >= 0], number[number >= 0]
 
 
@@ -196,9 +191,8 @@ def _is_tried_out(
 ) -> Bool:
     """Those of them ahead of training, where what computes next has another loader's batch.
 
-    `next(iter(validation))` for a shape, or for pictures to show later. Loaders that give most
-    steps a batch are asked one after the other for it, and none is asked once training goes on
-    where all batches are taken ahead of it.
+    `next(iter(validation))` for a shape, or for pictures to show later. Not loaders that give most
+    steps a batch, nor where all batches are taken ahead of training.
     """
     first = update_ends[0] if len(update_ends) else 0
     goes_on = len(work.next_starts) > 0 and work.next_starts[-1] > first
@@ -216,9 +210,8 @@ def _is_taken_in_portions(
 ) -> Bool:
     """Iterations during which other loaders train: few of their batches are learnt from.
 
-    An endless iterator over the validation set gives a batch now and then, for years. One that
-    gives most steps a batch may share their backward with other loaders: each has its own forward,
-    and the losses are summed.
+    As of an endless iterator over the validation set. One that gives most steps a batch may share
+    their backward with other loaders, where losses are summed.
     """
     taken, number = _batches_of(p, events)
     if not learns.any() or len(taken) == 0 or len(work.forwards) == 0:
@@ -233,7 +226,6 @@ def _is_taken_in_portions(
 
 
 def _is_cut_off(p: LoaderIterations, learns: Bool, work: _ThreadWork) -> Bool:
-    """The iteration in which the run ended, before it could learn."""
     cut = np.zeros(len(p), dtype=bool)
     if len(p) > 1 and learns[-2] and not p.is_ended[-1]:
         cut[-1] = not work.learns_between(p.start[-1:], np.array([_NEVER]))[0]

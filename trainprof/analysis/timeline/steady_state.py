@@ -10,10 +10,11 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from trainprof.analysis.statistics.step_noise import Floats
+from trainprof.analysis.summary.levels import MIN_EXCESS_NS, MIN_RATIO
+from trainprof.analysis.summary.levels import MIN_STEADY_STEPS as MIN_STEADY_STEPS
 from trainprof.analysis.summary.run import Outlier
 from trainprof.analysis.timeline.events import Bool, Int64
 
-MIN_STEADY_STEPS: Final = 20
 _WINDOW: Final = 5
 _BLOCK: Final = 1 << 14
 # A step time counts as settled within this share of the later median, or three robust deviations.
@@ -23,12 +24,7 @@ _MAD_TO_STD: Final = 1.4826
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """The steady steps.
-
-    Attributes:
-        mask: Shape (n_steps,).
-        warmup: Leading steps left out; others are left out at the borders of epochs.
-    """
+    """The mask of steady steps; `warmup` are the leading ones left out."""
 
     mask: Bool
     warmup: int
@@ -38,11 +34,6 @@ def steady_steps(wall_ns: Int64, *, border: Bool, buffered: Bool, cycle: int = 1
     """Leaves out warm-up, borders of epochs, steps fed from a full buffer, and a broken cycle.
 
     All but warm-up are kept where too few steps would remain.
-
-    Args:
-        border: Steps in which an epoch begins or evaluation ran.
-        buffered: Steps fed by batches that workers had piled up before.
-        cycle: Steps after which waits repeat (workers take turns): means are over whole ones.
     """
     count = len(wall_ns)
     inner = np.flatnonzero(~border)
@@ -60,7 +51,6 @@ def steady_steps(wall_ns: Int64, *, border: Bool, buffered: Bool, cycle: int = 1
 
 
 def _whole_cycles(mask: Bool, cycle: int) -> Bool:
-    """Leaves out the last steps that do not make a whole cycle."""
     chosen = np.flatnonzero(mask)
     surplus = len(chosen) % cycle
     if surplus == 0 or len(chosen) - surplus < MIN_STEADY_STEPS:
@@ -71,11 +61,7 @@ def _whole_cycles(mask: Bool, cycle: int) -> Bool:
 
 
 def _warmup(wall_ns: Int64, least: int) -> int:
-    """Finds the change-point: the first step that is near the later median, as its followers are.
-
-    Args:
-        least: The first step it may be.
-    """
+    """Finds the first step from `least` on that is near the later median, as its followers are."""
     count = len(wall_ns)
     later = wall_ns[count // 2 :]
     level = float(np.median(later))
@@ -92,24 +78,17 @@ def _warmup(wall_ns: Int64, least: int) -> int:
 
 
 CHECKPOINT: Final = "checkpoint"
-# What so many of the steps do is a part of each. Saving at each second or third step lies far
-# below, at each step above: no run is taken for one of these and its equal for one of those.
+# What more of the steps do is a part of each: every second step lies far below, each step above.
 _A_PART_OF_EACH: Final = 0.75
 
 
 def few_that_save(saving: Floats | Int64) -> Bool:
-    """Returns the steps that save; none of them where nearly all do.
-
-    Args:
-        saving: What saving checkpoints takes of each step, in any unit, shape (n,).
-    """
+    """Returns the steps in which saving checkpoints takes time; none where nearly all do."""
     saves: Bool = saving > 0
     is_usual = np.count_nonzero(saves) > _A_PART_OF_EACH * len(saves)
     return np.zeros_like(saves) if is_usual else saves
 
 
-MIN_RATIO: Final = 2.0
-MIN_EXCESS_NS: Final = 10_000_000
 MAX_LISTED: Final = 100
 # Where every fourth step is slow, slow steps are the rule (workers that deliver in turns).
 MAX_SHARE: Final = 0.25
@@ -119,12 +98,7 @@ _REGULAR_SHARE: Final = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Outliers:
-    """Steps that take much longer than the rest.
-
-    Attributes:
-        count: How many there are.
-        longest: Of them, the longest first, at most MAX_LISTED.
-    """
+    """The number of steps that take much longer than the rest, and the MAX_LISTED longest."""
 
     count: int
     longest: list[Outlier]
@@ -140,13 +114,7 @@ def outliers(
     origin_ns: int,
     samples_between: Callable[[int, int], dict[str, float] | None],
 ) -> Outliers:
-    """Finds the outliers.
-
-    Args:
-        starts: Of each step, ns.
-        candidates: Steps after warm-up and off the borders of epochs.
-        epoch_of: Epoch of each step, -1 where there is none.
-        samples_between: Means of system samples in a window.
+    """Finds the outliers; `samples_between` gives means of system samples in a window.
 
     Source:
         2 x median is smdebug's StepOutlier; the floor keeps jitter of short steps out.

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from trainprof.analysis.device.activity import Overlap
 from trainprof.analysis.device.devices import device_overlap
-from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
 from trainprof.analysis.run.ranks import rank_recordings
 from trainprof.analysis.run.recording import Recording, read_recording
 from trainprof.analysis.run.training_process import TrainingProcess, training_processes
 from trainprof.analysis.statistics.step_noise import Floats
 from trainprof.analysis.timeline.events import Int64
-from trainprof.analysis.timeline.ledger import LOADER_KEYS, attribute
-from trainprof.analysis.timeline.step_table import StepTable, step_table
+from trainprof.analysis.timeline.ledger import LOADER_KEYS
+from trainprof.analysis.timeline.step_table import StepTable, attributed, step_table
 from trainprof.analysis.timeline.timeline import Timeline, build_timeline
 from trainprof.record.run_directory import RunDirectory
 
@@ -25,11 +24,9 @@ class StepSeries:
     """Steps of the first training process, in order of time, in seconds.
 
     Attributes:
-        steps: Of all, warm-up and starts of epochs too.
-        steady_s: The steady ones, shape (n_steady,).
-        parts_s: Ledger key to each steady step's time under it, shape (n_steady,).
-        steps_of_epochs: Steps of each epoch, the last one maybe cut short, shape (n_epochs,).
-        starts_s: What loaders took at epoch borders beyond steady steps, shape (n_epochs,).
+        steps: The number of all, warm-up and starts of epochs too.
+        parts_s: Ledger key to each steady step's time under it.
+        starts_s: What loaders took at each epoch's border beyond steady steps.
     """
 
     steps: int
@@ -41,11 +38,7 @@ class StepSeries:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSteps:
-    """The steps of the first training process with all that they are taken from.
-
-    Attributes:
-        device: What it did meanwhile, None where that is not known, or there is none.
-    """
+    """The steps of the first training process; `device` is None where its work is unknown."""
 
     process: TrainingProcess
     timeline: Timeline
@@ -54,35 +47,28 @@ class RecordedSteps:
 
 
 def read_step_series(directory: RunDirectory) -> StepSeries | None:
-    """Returns the steps of a run, None where its events are gone or tell of no step."""
+    """Returns the steps of a run, None where its events are gone or show no step."""
     recorded = read_recorded_steps(directory)
     return None if recorded is None else series_of(recorded.steps)
 
 
 def series_of(steps: StepTable) -> StepSeries:
-    """Returns the series of a table's steps."""
     steady = steps.steady.mask
+    loading = [steps.per_step[key] for key in LOADER_KEYS if key in steps.per_step]
+    loading_s = np.sum(loading, axis=0) / 1e9 if loading else np.zeros(len(steps))
     return StepSeries(
         steps=len(steps),
         steady_s=steps.wall_ns[steady] / 1e9,
         parts_s={key: ns[steady] / 1e9 for key, ns in steps.per_step.items()},
         steps_of_epochs=np.unique(steps.epoch_of[steps.epoch_of >= 0], return_counts=True)[1],
-        starts_s=_beyond_steady(_loading_s(steps), steps),
+        starts_s=_beyond_steady(loading_s, steps),
     )
 
 
-def _loading_s(steps: StepTable) -> Floats:
-    """Returns what loaders took of each step: waits, their starts and ends."""
-    parts = [steps.per_step[key] for key in LOADER_KEYS if key in steps.per_step]
-    total_s: Floats = np.sum(parts, axis=0) / 1e9 if parts else np.zeros(len(steps))
-    return total_s
-
-
 def _beyond_steady(part_s: Floats, steps: StepTable) -> Floats:
-    """Sums up, epoch by epoch, a part of the steps that are no steady ones beyond that of those.
+    """Sums up, by epoch, a part of steps that are not steady beyond that of steady ones.
 
-    Those fed from a full buffer wait less: what a start piled up is no gain of theirs. What comes
-    behind an evaluation in the midst of an epoch is no start of it.
+    What follows an evaluation within an epoch is no start of it.
     """
     steady = steps.steady.mask
     borders = np.cumsum(steps.border)
@@ -95,32 +81,17 @@ def _beyond_steady(part_s: Floats, steps: StepTable) -> Floats:
 
 
 def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
-    """Returns the steps of a run, None where its events are gone or tell of no step."""
+    """Returns the steps of a run, None where its events are gone or show no step."""
     process = training_processes(first_recording(directory))[0]
     events = process.events
     if len(events) == 0:
         return None
-    timeline = build_timeline(
-        events,
-        process.metadata,
-        BuiltLoaders.of(process.details),
-        main_thread=process.main_thread,
-        start=int(events.start[0]),
-        end=int(events.end.max()),
-    )
-    attribution = attribute(
-        timeline.events,
-        timeline.nesting,
-        timeline.segments,
-        has_device=process.metadata.device() is not None,
-        graph_classes=process.metadata.graph_classes(),
-    )
+    timeline = build_timeline(process, int(events.start[0]), int(events.end.max()))
+    has_device = process.metadata.device() is not None
+    device = device_overlap(process.details, timeline) if has_device else None
     # As the summary has them: waits for a device apart.
-    device = (
-        None if process.metadata.device() is None else device_overlap(process.details, timeline)
-    )
-    if device is not None:
-        attribution = replace(attribution, device_waits=device.waits())
+    waits = None if device is None else device.waits()
+    attribution = attributed(timeline, process.metadata, waits)
     steps = step_table(timeline, attribution, process.metadata)
     return RecordedSteps(process, timeline, steps, device) if len(steps) else None
 

@@ -1,9 +1,10 @@
-"""The steps as columns: what each took, which are steady; steps that several runs made."""
+"""The steps as columns: what each took, which are steady, and which loaders feed them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -11,8 +12,19 @@ from trainprof.analysis.run.metadata import Metadata
 from trainprof.analysis.statistics.speedup import Pace
 from trainprof.analysis.statistics.step_noise import Floats, drift_between, half_split_drift
 from trainprof.analysis.timeline.events import Bool, Int64
-from trainprof.analysis.timeline.iterations import TRAINING, LoaderIterations, epoch_starts
-from trainprof.analysis.timeline.ledger import Attribution, per_step_ns, step_wall_ns
+from trainprof.analysis.timeline.iterations import (
+    TRAINING,
+    LoaderIterations,
+    epoch_starts,
+    is_used_later,
+)
+from trainprof.analysis.timeline.ledger import (
+    Attribution,
+    DeviceWaits,
+    attribute,
+    per_step_ns,
+    step_wall_ns,
+)
 from trainprof.analysis.timeline.steady_state import (
     CHECKPOINT,
     MIN_STEADY_STEPS,
@@ -21,6 +33,11 @@ from trainprof.analysis.timeline.steady_state import (
     steady_steps,
 )
 from trainprof.analysis.timeline.timeline import Timeline
+from trainprof.record.schema import Kind
+
+# Of steps: a loader that feeds this share feeds all. The first and last of an epoch may lie half in
+# it, and what comes ahead of the first batch may be a step.
+NEARLY_ALL: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +45,12 @@ class StepTable:
     """Columns of shape (n_steps,), in ns.
 
     Attributes:
-        wall_ns: Of each step, without evaluation.
-        per_step: Ledger key to the step's own time under it; the keys add up to `wall_ns`.
-        steady: Which steps show how training runs once it has settled.
+        per_step: Ledger key to the step's own time under it; the keys add up to `wall_ns`, which is
+            without evaluation.
         candidates: Steps that may be outliers: after warm-up and off the borders of epochs.
         epoch_of: 0-based epoch, -1 where there is none.
         border: Those in which an epoch begins or evaluation ran.
-        buffered: Those that may be fed by batches which workers had piled up before.
+        buffered: Those that may be fed by batches which workers had prepared before.
         cycle: Steps after which waits repeat: workers take turns.
     """
 
@@ -87,13 +103,25 @@ class StepTable:
         )
 
 
+def attributed(timeline: Timeline, metadata: Metadata, waits: DeviceWaits | None) -> Attribution:
+    """Assigns the training thread's time to the ledger's keys; `waits` are those for its device."""
+    return attribute(
+        timeline.events,
+        timeline.nesting,
+        timeline.segments,
+        has_device=metadata.device() is not None,
+        graph_classes=metadata.graph_classes(),
+        device_waits=waits,
+    )
+
+
 def step_table(timeline: Timeline, attribution: Attribution, metadata: Metadata) -> StepTable:
-    """Works out the steps of a timeline."""
     starts, ends = timeline.step_starts, timeline.steps.ends
+    begins = epoch_starts(timeline.loaders)
     return StepTable.of(
         step_wall_ns(starts, ends, timeline.segments),
         per_step_ns(timeline.events, attribution, starts, ends),
-        epoch_of=_epoch_of(timeline),
+        epoch_of=np.searchsorted(begins, ends, side="right").astype(np.int64) - 1,
         border=_epoch_borders(timeline),
         buffered=_buffered(timeline, metadata),
         cycle=_worker_cycle(timeline, metadata),
@@ -101,15 +129,11 @@ def step_table(timeline: Timeline, attribution: Attribution, metadata: Metadata)
 
 
 def _consumed(timeline: Timeline) -> list[LoaderIterations]:
-    """Loaders that the training thread consumes in fewer epochs than every other step.
-
-    A loop that makes a new iterator for each step has no borders to speak of.
-    """
+    """Loaders that the training thread consumes; an iterator for each step makes no borders."""
     return [p for p in timeline.loaders_here() if len(p) * 2 <= len(timeline.steps.ends)]
 
 
 def _epoch_borders(timeline: Timeline) -> Bool:
-    """Returns the steps in which an epoch begins on the training thread, or evaluation ran."""
     ends = timeline.steps.ends
     times = [timeline.segments[:, 0], *(p.start for p in _consumed(timeline))]
     step = np.searchsorted(ends, np.concatenate(times), side="right")
@@ -120,19 +144,23 @@ def _epoch_borders(timeline: Timeline) -> Bool:
 
 def _buffered(timeline: Timeline, metadata: Metadata) -> Bool:
     """Steps that may use batches which workers had ready from before a start or evaluation."""
-    ends = timeline.steps.ends
-    # +1 where a stretch of buffered steps begins, -1 behind it.
-    change = np.zeros(len(ends) + 1, dtype=np.int64)
+    ends, buffered = timeline.steps.ends, np.zeros(len(timeline.steps.ends), dtype=bool)
     for p in _consumed(timeline):
         ahead = metadata.batches_ahead(p.loader)
-        if p.role != TRAINING or not ahead:
-            continue
-        refills = np.concatenate([p.start, timeline.segments[:, 1]])
-        step = np.unique(np.searchsorted(ends, refills, side="right"))
-        np.add.at(change, step, 1)
-        np.add.at(change, np.minimum(step + ahead, len(ends)), -1)
-    buffered: Bool = np.cumsum(change)[: len(ends)] > 0
+        if p.role == TRAINING and ahead:
+            refills = np.concatenate([p.start, timeline.segments[:, 1]])
+            step = np.unique(np.searchsorted(ends, refills, side="right"))
+            buffered |= _in_stretches(step, step + ahead, len(ends))
     return buffered
+
+
+def _in_stretches(first: Int64, behind: Int64, count: int) -> Bool:
+    """Returns which of the steps lie in one of the stretches, shape (count,)."""
+    change = np.zeros(count + 1, dtype=np.int64)
+    np.add.at(change, np.minimum(first, count), 1)
+    np.add.at(change, np.minimum(behind, count), -1)
+    inside: Bool = np.cumsum(change)[:count] > 0
+    return inside
 
 
 def _worker_cycle(timeline: Timeline, metadata: Metadata) -> int:
@@ -144,14 +172,9 @@ def _worker_cycle(timeline: Timeline, metadata: Metadata) -> int:
     return workers if isinstance(workers, int) and 0 < workers <= len(timeline.steps.ends) else 1
 
 
-def _epoch_of(timeline: Timeline) -> Int64:
-    begins = epoch_starts(timeline.loaders)
-    return np.searchsorted(begins, timeline.steps.ends, side="right").astype(np.int64) - 1
-
-
 @dataclass(frozen=True, slots=True)
 class Paces:
-    """How fast steady steps were, and training with starts of epochs; None: too few to tell."""
+    """How fast steady steps were, and training with starts of epochs; None: too few steps."""
 
     steps: Pace | None = None
     training: Pace | None = None
@@ -159,12 +182,10 @@ class Paces:
 
 @dataclass(frozen=True, slots=True)
 class SeenSteps:
-    """Of one run.
+    """The steps of one run, those from `first` on.
 
     Attributes:
-        table: Its steps, or those from some step on.
-        first: How many steps it had made before them.
-        paces_of: Returns what a table, or a part of one, tells.
+        paces_of: Returns the paces of a table, or of a part of one.
     """
 
     table: StepTable
@@ -173,18 +194,17 @@ class SeenSteps:
 
     @property
     def until(self) -> int:
-        """After how many steps it ended."""
         return self.first + len(self.table)
 
     def paces(self, until: int | None = None) -> Paces:
-        """Returns how fast it was, as if it had been ended after so many steps."""
+        """Returns how fast it was, as if it had ended at step `until`."""
         return self.paces_of(self.table if until is None else self._before(until))
 
     def drift_beyond(self, until: int) -> float:
         """Returns by what share its steps from there on differ from those before.
 
-        0 where noise explains it, or there are too few beyond. Where there are too few before, by
-        what share the halves of those beyond differ.
+        0 where noise explains it, or there are too few beyond. Where too few are before, by what
+        share the halves of those beyond differ.
         """
         before = self._before(until).plain_s()
         beyond = self.table.part(slice(max(until - self.first, 0), None)).plain_s()
@@ -196,3 +216,56 @@ class SeenSteps:
 
     def _before(self, until: int) -> StepTable:
         return self.table.part(slice(max(until - self.first, 0)))
+
+
+def shares_of_steps(timeline: Timeline, steps: StepTable) -> dict[int, float]:
+    """Returns which share of training's step time each loader feeds, by its id, from 0 to 1.
+
+    Without checkpoints and evaluation. Loaders that feed no step are left out.
+    """
+    own_ns = np.maximum(steps.wall_ns - steps.per_step.get("checkpoint", 0), 0)
+    whole_ns = float(own_ns.sum())
+    shares = {}
+    for p in timeline.loaders_here():
+        fed_ns = float(own_ns[_fed_by(p, timeline)].sum()) if p.role == TRAINING else 0.0
+        if fed_ns > 0:
+            shares[p.loader] = _share(fed_ns, whole_ns)
+    return shares
+
+
+def are_all_fed(timeline: Timeline) -> bool:
+    """Whether loaders feed nearly all steps: others use kept batches, or data of another kind."""
+    has_loader = np.zeros(len(timeline.steps.ends), dtype=bool)
+    for p in timeline.loaders:
+        if p.role == TRAINING:
+            has_loader |= _fed_by(p, timeline)
+    return _share(float(has_loader.sum()), float(len(has_loader))) == 1.0
+
+
+def _share(part: float, whole: float) -> float:
+    return 1.0 if part >= NEARLY_ALL * whole else part / whole
+
+
+def _fed_by(p: LoaderIterations, timeline: Timeline) -> Bool:
+    """Returns the steps from the one that takes an epoch's first batch to its last.
+
+    Those in between that take none use the batch of the step before.
+    """
+    ends = timeline.steps.ends
+    trained = p.trained()
+    first = np.searchsorted(ends, _first_batches(p, timeline)[trained], side="right")
+    # What an epoch ends in is a step of it where its last batch is still to be used.
+    used = is_used_later(p, timeline.learning())[trained]
+    last = np.searchsorted(ends, p.end[trained]) - np.where(used, 0, 1)
+    last = np.maximum(last, np.searchsorted(ends, p.last_next[trained], side="right"))
+    return _in_stretches(first, last + 1, len(ends))
+
+
+def _first_batches(p: LoaderIterations, timeline: Timeline) -> Int64:
+    """Returns when the first batch of each epoch was asked for: its iterator may be far older."""
+    events = timeline.all_events
+    asked = np.sort(events.start[events.is_kind(Kind.LOADER_NEXT) & (events.site == p.loader)])
+    if len(asked) == 0:
+        return p.start
+    firsts: Int64 = asked[np.minimum(np.searchsorted(asked, p.start), len(asked) - 1)]
+    return firsts

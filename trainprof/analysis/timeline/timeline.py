@@ -14,7 +14,7 @@ from trainprof.analysis.loading.recreated_loaders import (
     rebuilt_loaders,
     renumbered,
 )
-from trainprof.analysis.run.metadata import Metadata
+from trainprof.analysis.run.training_process import TrainingProcess
 from trainprof.analysis.timeline.evaluation import evaluated, evaluated_stretches
 from trainprof.analysis.timeline.event_rewrites import on_calling_threads, with_unlearnt_as_forwards
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting, nest
@@ -30,8 +30,27 @@ from trainprof.analysis.timeline.iterations import (
 )
 from trainprof.analysis.timeline.ledger import Window, within
 from trainprof.analysis.timeline.stages import decide_stages
-from trainprof.analysis.timeline.steps import Boundaries, step_boundaries, update_mask
 from trainprof.record.schema import Kind
+from trainprof.record.step_count import LEAST_BLOCK
+
+# An optimizer that steps this often compared with the busiest one may be the anchor.
+ANCHOR_SHARE: Final = 0.9
+_IN_BACKWARD: Final = -1
+# Fewer steps do not show what belongs to one.
+_LEAST_STEPS: Final = 3
+# Of typical steps: what comes shortly before the first one is left with it.
+_NEAR_STEPS: Final = 3.0
+# The first rollout, say, may take longer than any later one.
+_SLOWER: Final = 2.0
+_NEVER: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Boundaries:
+    """Ends of steps, ascending, ns; `source` is optimizer|backward|batches|none."""
+
+    ends: Int64
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +58,11 @@ class Timeline:
     """What the training thread did, in order.
 
     Attributes:
-        thread: Its number.
-        events, nesting: Its own.
         all_events: Of every thread.
-        iterations: Of every loader.
-        on_thread: Per entry of `iterations`: the training thread consumes it.
+        on_thread: Per entry of `loaders`: the training thread consumes it.
         segments: Evaluation, shape (n, 2), ns.
-        steps: Their ends and what they are.
         step_starts: The end of the step before; of the first, the loop's start.
-        window: The run.
-        first_of: Loaders built anew, by id, and the first of each: events and iterations are its.
+        first_of: Recreated loaders, by id, and the first of each, whose events are theirs.
     """
 
     thread: int
@@ -82,23 +96,10 @@ class Timeline:
         return [p for p, is_here in pairs if is_here]
 
 
-def build_timeline(
-    events: Events,
-    metadata: Metadata,
-    built: BuiltLoaders,
-    *,
-    main_thread: int | None,
-    start: int,
-    end: int,
-) -> Timeline:
-    """Works out the training thread's timeline.
-
-    Args:
-        main_thread: Its number, or None.
-        start, end: Of the process, ns.
-    """
-    events = with_first_batches(on_calling_threads(events))
-    thread = training_thread(events, main_thread)
+def build_timeline(process: TrainingProcess, start: int, end: int) -> Timeline:
+    """Works out the training thread's timeline; `start` and `end` are the process's."""
+    events = with_first_batches(on_calling_threads(process.events))
+    thread = training_thread(events, process.main_thread)
     of_thread = events.thread == thread
     own = events if of_thread.all() else events.where(of_thread)
     nesting = nest(own)
@@ -107,16 +108,16 @@ def build_timeline(
         update_ends = own.end[own.is_kind(Kind.BACKWARD)]
     computed = with_unlearnt_as_forwards(own, nesting)
     loaders = decide_stages(find_iterations(events), computed, nesting, update_ends)
-    first_of = rebuilt_loaders(loaders, metadata)
+    first_of = rebuilt_loaders(loaders, process.metadata)
     if first_of:
         loaders = joined_iterations(loaders, first_of)
         events = replace(events, site=renumbered(events.site, first_of))
         own = replace(own, site=renumbered(own.site, first_of))
         computed = replace(computed, site=own.site)
-    loaders_here = set(np.unique(own.site[own.is_kind(*LOADER_CALLS)]).tolist())
-    on_thread = np.array([p.loader in loaders_here for p in loaders], dtype=bool)
-    here = [p for p, is_here in zip(loaders, on_thread.tolist(), strict=True) if is_here]
-    segments = evaluated(here, computed, nesting, update_ends, built.joined(first_of))
+    loaders_here = set(own.site[own.is_kind(*LOADER_CALLS)].tolist())
+    here = [p for p in loaders if p.loader in loaders_here]
+    built = BuiltLoaders.of(process.details).joined(first_of)
+    segments = evaluated(here, computed, nesting, update_ends, built)
     training = [p.loader for p in here if p.role == TRAINING]
     batches = own.is_kind(Kind.LOADER_NEXT) & np.isin(own.site, training)
     ignore = within(segments, own.start)
@@ -129,7 +130,7 @@ def build_timeline(
         nesting=nesting,
         all_events=events,
         loaders=loaders,
-        on_thread=on_thread,
+        on_thread=np.array([p.loader in loaders_here for p in loaders], dtype=bool),
         segments=segments,
         steps=steps,
         step_starts=starts,
@@ -185,24 +186,11 @@ def _window(
     return Window(min(start, first), first, min(max(last, first), end), end)
 
 
-# Fewer steps do not tell what belongs to one.
-_LEAST_STEPS: Final = 3
-# Of typical steps: what comes so shortly before the first one is left with it.
-_NEAR_STEPS: Final = 3.0
-# The first rollout, say, may take longer than any later one.
-_SLOWER: Final = 2.0
-_NEVER: Final = np.iinfo(np.int64).max
-
-
 def loop_start(events: Events, nesting: Nesting, outside: Bool, step_ends: Int64) -> int:
-    """Returns when the first of what belongs to the first step begins, ns; no loader feeds it.
+    """Returns when the first step begins where no loader feeds it, by events outside evaluation.
 
-    Modules are called for other things before: to learn the size of what one gives, to transform
-    all files. None of that comes again between later updates.
-
-    Args:
-        outside: Events that do not belong to evaluation.
-        step_ends: Ends of its steps, ns.
+    Modules are called for other things before: for the size of an output, to transform all files.
+    None of that comes again between later updates.
     """
     computing = np.flatnonzero(events.is_kind(*LEARNING, Kind.FORWARD, Kind.ZERO_GRAD) & outside)
     starts = events.start[computing]
@@ -218,7 +206,7 @@ def _first_of_step(events: Events, nesting: Nesting, outside: Bool, near_ns: flo
 
     Of the calls ahead of the first backward as many belong to it as ever come in a row later on
     (those of several models, or of a rollout), as far as they lie no longer ahead. What calls take
-    is not counted: in the first ones something may be compiled.
+    is not counted: the first ones may compile.
     """
     learns = events.is_kind(*LEARNING)
     is_outer = outside & ~nesting.inside(learns)
@@ -247,11 +235,8 @@ def first_epoch_start(
 ) -> int | None:
     """Returns when the loop begins with a loader's first training iteration, ns; None without one.
 
-    That is as its iterator is made, or with its first batch where set-up lies between: more than
-    what making iterators takes, which is then no part of the loop, and than a few steps.
-
-    Args:
-        step_ends: Ends of its steps, ns.
+    That is with its iterator, or with its first batch where set-up lies between that takes more
+    than creating iterators and than a few steps.
     """
     trained = np.flatnonzero(p.trained())
     if len(trained) == 0:
@@ -270,3 +255,93 @@ def first_epoch_start(
     set_up_ns = first - begin - making_ns
     near_ns = _NEAR_STEPS * float(np.median(np.diff(step_ends)))
     return first if set_up_ns > max(near_ns, making_ns) else begin
+
+
+def update_mask(events: Events, nesting: Nesting) -> Bool:
+    """Returns the outermost updates: optimizer steps and GradScaler steps not inside another."""
+    update = events.is_kind(Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
+    return update & ~nesting.inside(update)
+
+
+def step_boundaries(
+    events: Events, nesting: Nesting, *, ignore: Bool, batch_ends: Int64
+) -> Boundaries:
+    """Finds the ends of the training thread's steps (HOOKS.md section 5) but evaluation's.
+
+    The last resort are `batch_ends`, of the training loaders' `next` calls.
+    """
+    updates = np.flatnonzero(update_mask(events, nesting) & ~ignore)
+    if len(updates):
+        return Boundaries(_anchor_ends(events, nesting, updates), "optimizer")
+    backward = events.is_kind(Kind.BACKWARD)
+    outermost = np.flatnonzero(backward & ~nesting.inside(backward) & ~ignore)
+    if len(outermost):
+        return Boundaries(events.end[_of_a_forward(events, nesting, outermost)], "backward")
+    if len(batch_ends):
+        return Boundaries(np.sort(batch_ends), "batches")
+    return Boundaries(np.empty(0, dtype=np.int64), "none")
+
+
+def _of_a_forward(events: Events, nesting: Nesting, backwards: Int64) -> Int64:
+    """Leaves out backwards that follow no forward, where most do (torch.compile traces one)."""
+    top = backwards[nesting.parent[backwards] < 0]
+    backwards = top if len(top) else backwards
+    forwards = events.start[events.is_kind(Kind.FORWARD) & (nesting.parent < 0)]
+    before = np.concatenate([[0], events.end[backwards[:-1]]])
+    until = np.searchsorted(forwards, events.start[backwards])
+    has_forward = until > np.searchsorted(forwards, before)
+    return backwards[has_forward] if has_forward.mean() > 0.5 else backwards
+
+
+def _anchor_ends(events: Events, nesting: Nesting, updates: Int64) -> Int64:
+    """Ends of the updates that are steps; one update per backward where they run inside it."""
+    ends = events.end[updates]
+    optimizer = events.site[updates].astype(np.int64)
+    backward = _outermost_around(nesting, updates, events.is_kind(Kind.BACKWARD))
+    inside = backward >= 0
+    if inside.any():
+        hosts = np.unique(backward[inside])
+        ends = np.concatenate([ends[~inside], events.end[hosts]])
+        optimizer = np.concatenate([optimizer[~inside], np.full(len(hosts), _IN_BACKWARD)])
+        order = np.argsort(ends, kind="stable")
+        ends, optimizer = ends[order], optimizer[order]
+    return ends[_in_block(optimizer) | np.isin(optimizer, _anchors(optimizer))]
+
+
+def _in_block(optimizer: Int64) -> Bool:
+    """Whether each update is one of several on end by one optimizer."""
+    begins = np.flatnonzero(np.append(True, optimizer[1:] != optimizer[:-1]))
+    lengths = np.diff(np.append(begins, len(optimizer)))
+    return np.repeat(lengths >= LEAST_BLOCK, lengths)
+
+
+def _outermost_around(nesting: Nesting, indices: Int64, hosts: Bool) -> Int64:
+    """Returns for each index its outermost ancestor among `hosts`, or -1."""
+    outermost = np.full(len(indices), -1, dtype=np.int64)
+    current = nesting.parent[indices].astype(np.int64)
+    while (current >= 0).any():
+        is_host = (current >= 0) & hosts[np.maximum(current, 0)]
+        outermost = np.where(is_host, current, outermost)
+        current = np.where(current >= 0, nesting.parent[np.maximum(current, 0)], -1)
+    return outermost
+
+
+def _anchors(optimizer: Int64) -> list[int]:
+    """Chooses the anchor among optimizers that take turns; those of successive phases all count."""
+    ids, first, counts = np.unique(optimizer, return_index=True, return_counts=True)
+    last = len(optimizer) - 1 - np.unique(optimizer[::-1], return_index=True)[1]
+    order = np.argsort(first)
+    anchors: list[int] = []
+    group: list[int] = []
+    reach = -1
+    for index in [*order.tolist(), None]:
+        if index is None or first[index] > reach:
+            if group:
+                most = max(counts[i] for i in group)
+                able = [i for i in group if counts[i] >= ANCHOR_SHARE * most]
+                anchors.append(int(ids[able[-1]]))
+            group = []
+        if index is not None:
+            group.append(index)
+            reach = max(reach, int(last[index]))
+    return anchors

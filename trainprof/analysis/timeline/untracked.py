@@ -27,14 +27,14 @@ _NONE: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Of moments that no part of a step covers, where each lies.
+    """Of moments that no part of a step covers, where each lies, shape (n,).
 
     Attributes:
-        start_ns: When what came before it ended, zero_grad and what may come anywhere apart, shape
-            (n,); of a moment inside of that, when it began.
-        place: Its name, as a ledger's `other_by_place` has it, shape (n,).
+        start_ns: When what came before it ended, zero_grad and what may come anywhere apart; of a
+            moment inside of that, when it began.
+        place: Its name, as a ledger's `other_by_place` has it.
         is_models: Whether torch that computes there is the model's own work: between forward and
-            backward, or between two forwards that a backward may go through, shape (n,).
+            backward, or between two forwards that a backward may go through.
     """
 
     start_ns: Int64
@@ -64,10 +64,7 @@ def gaps_at(parts: PartsOfLoop, times: Int64) -> Gaps:
 
 
 def _spans(parts: PartsOfLoop) -> tuple[Int64, Int64]:
-    """Returns the outermost spans and those of closures that tell of a place, in order of start.
-
-    And the closure that each is in, -1 for the outermost.
-    """
+    """Returns the outermost spans and those of closures in order of start, and each's closure."""
     events, parent = parts.events, parts.nesting.parent
     in_closure = (parent >= 0) & (events.kind[parent] == Kind.CLOSURE)
     is_span = in_closure.copy()
@@ -79,7 +76,7 @@ def _spans(parts: PartsOfLoop) -> tuple[Int64, Int64]:
 def _neighbours(
     events: Events, spans: Int64, owner: Int64, times: Int64, around: Int64
 ) -> tuple[Int64, Int64]:
-    """Returns the last span that began by each moment and the next one, -1 where there is none.
+    """Returns the last span that began by each moment and the next one, -1 for none.
 
     Args:
         times, around: The moments, and the closure around each, -1 for none.

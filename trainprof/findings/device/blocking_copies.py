@@ -43,10 +43,6 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 
-ID: Final = "blocking_copies"
-THRESHOLDS: Final = {
-    "share": Threshold(0.1, "of training, the device idle for it (TraceML)"),
-}
 _MOSTLY: Final = 0.5
 _BY_ITSELF: Final = ".pin_memory() on the tensor"
 # CUDA's runtime (API synchronization behavior) takes up so much at once, pinned or not, and does
@@ -82,7 +78,7 @@ def find(context: RunContext) -> Finding | None:
     if are_several:
         copies = f"copies, most of it for the {copies} at {worst.site}"
     return plain_finding(
-        ID,
+        RULE.id,
         f"the device waits {span(spent_s)}, {context.of_settled(spent_s)}, for {copies}",
         outside_steps(context, gain_s),
         site=worst.site,
@@ -208,8 +204,8 @@ def _pinned(context: RunContext, loaders: list[Loader]) -> str:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="blocking_copies",
+    thresholds={"share": Threshold(0.1, "of training, the device idle for it (TraceML)")},
     find=find,
     explanation=__doc__,
     order=90,

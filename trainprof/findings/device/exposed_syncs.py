@@ -44,7 +44,6 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import number_of, span
 
-ID: Final = "exposed_syncs"
 # Of all that is told.
 _NOTICEABLE: Final = 0.1
 # Of a line's calls.
@@ -79,10 +78,6 @@ _MAY_BE_NEEDED: Final = (
 )
 # Of the evidence: what the device idles after its values were there.
 AFTER_S: Final = "idle_after_syncs_s"
-THRESHOLDS: Final = {
-    "share": Threshold(0.05, "of training, the device idle for it"),
-    "emptying_share": Threshold(0.03, "of training, the device idle in empty_cache()"),
-}
 # What asking for memory again took, times the calls that gave it back: 0.4 for a transformer, 1.8
 # and 2.4 for two ResNets (22 to 62 pieces of memory a step, H200).
 _ASKING_TIMES: Final = 3.0
@@ -109,7 +104,7 @@ def _of_emptied_caches(context: RunContext) -> Finding | None:
     asking_s = min(_ASKING_TIMES * spent_s, max(context.idle_for_host_s() - spent_s, 0.0))
     most = outside_steps(context, spent_s + max(context.launching_s() or 0.0, asking_s))
     return plain_finding(
-        ID,
+        RULE.id,
         f"the device has nothing to do for {span(spent_s)}, {context.of_settled(spent_s)}, while "
         f"{number_of(calls, 'call')} of empty_cache() in {number_of(steps, 'step')} give back "
         "memory, which is asked for again",
@@ -144,7 +139,7 @@ def _of_values(context: RunContext) -> Finding | None:
     most = outside_steps(context, min(most_s, inside_s + max(context.idle_for_host_s(), after_s)))
     advice, cautions = _advice(context, worst)
     return plain_finding(
-        ID,
+        RULE.id,
         f"the device has nothing to do for {span(spent_s)}, {context.of_settled(spent_s)}, while "
         f"the host waits for its values{after}: {here}",
         replace(gain, training=most.training, run=most.run),
@@ -205,8 +200,11 @@ def _held_back_s(context: RunContext) -> tuple[float, float]:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="exposed_syncs",
+    thresholds={
+        "share": Threshold(0.05, "of training, the device idle for it"),
+        "emptying_share": Threshold(0.03, "of training, the device idle in empty_cache()"),
+    },
     find=find,
     explanation=__doc__,
     order=100,

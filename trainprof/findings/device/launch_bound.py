@@ -40,10 +40,6 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 
-ID: Final = "launch_bound"
-THRESHOLDS: Final = {
-    "share": Threshold(0.15, "of training (XProf: kernel launch, highly bound)"),
-}
 # Of the time in which the host computes: from here on its optimizer is worth a word.
 _MUCH_UPDATE: Final = 0.2
 _JOINED_BY: Final = (
@@ -83,7 +79,7 @@ def find(context: RunContext) -> Finding | None:
     to_fuse = unfused if is_updating else []
     joined = ", ".join([_joined(context), *_fused(to_fuse)])
     return plain_finding(
-        ID,
+        RULE.id,
         f"the device is given small pieces of work, and waits for the next one for up to "
         f"{span(spent_s)}, {context.of_settled(spent_s)}, while the host calls operator after "
         "operator",
@@ -124,8 +120,8 @@ def _joined(context: RunContext) -> str:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="launch_bound",
+    thresholds={"share": Threshold(0.15, "of training (XProf: kernel launch, highly bound)")},
     find=find,
     explanation=__doc__,
     order=110,

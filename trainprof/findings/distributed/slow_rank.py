@@ -38,10 +38,6 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span, takes_of_it
 
-ID: Final = "slow_rank"
-THRESHOLDS: Final = {
-    "share": Threshold(0.05, "of training: as for other waits (XProf)"),
-}
 # Of what all ranks are waited for because of the same thing: who has so much of it is the one.
 _MOSTLY: Final = 0.7
 _LOADING: Final = "loading"
@@ -90,7 +86,7 @@ def find(context: RunContext) -> Finding | None:
         title = f"ranks wait in turn for one that is longer at {_WORDS[cause]}: {words}"
     site, where = _place(context, cause)
     return plain_finding(
-        ID,
+        RULE.id,
         title,
         outside_steps(context, spent_s * _given_up(context, cause)),
         site=site,
@@ -177,8 +173,8 @@ def _evaluated_at(context: RunContext) -> str | None:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="slow_rank",
+    thresholds={"share": Threshold(0.05, "of training: as for other waits (XProf)")},
     find=find,
     explanation=__doc__,
     order=240,

@@ -9,15 +9,11 @@ from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
 from trainprof.findings.gain import of_inputs, outside_steps
-from trainprof.findings.loading.loader_cautions import (
-    DRAWN_ANEW,
-    needed_first,
-    others_of_line,
-)
+from trainprof.findings.loading.loader_cautions import DRAWN_ANEW, needed_first, others_of_line
 from trainprof.findings.loading.loader_change import (
     WAITED_FROM,
     by_base,
-    finding,
+    loader_finding,
     not_taken,
     of_cause,
 )
@@ -59,7 +55,7 @@ def _sample_by_sample(context: RunContext) -> Finding | None:
     alters = WITHOUT if loader.num_workers else {}
     first = "".join(f"{alter}, then " for alter in needed_first(loader, alters))
     started_s = feeder.starts_s if loader.num_workers else 0.0
-    return finding(
+    return loader_finding(
         context,
         # What is advised is for it alone.
         replace(feeder, loader=replace(loader, also_builds=[])),
@@ -133,7 +129,7 @@ def _slow_sampler(context: RunContext) -> Finding | None:
         return None
     drawn_s, line = feeder.inputs.sampler_s, context.hot_line("data_wait")
     where = "" if line is None else f"; {place(line)} takes {share_of(line)} of the wait for data"
-    return finding(
+    return loader_finding(
         context,
         feeder,
         _SLOW_SAMPLER,
@@ -150,23 +146,15 @@ def _slow_sampler(context: RunContext) -> Finding | None:
 
 def _slow_collate(context: RunContext) -> Finding | None:
     feeder = of_cause(context, _SLOW_COLLATE, COLLATING)
-    if (
-        feeder is None
-        or feeder.inputs is None
-        or feeder.measured is None
-        or feeder.loader.fetch is None
-    ):
+    fetch = None if feeder is None else feeder.loader.fetch
+    if feeder is None or feeder.inputs is None or feeder.measured is None or fetch is None:
         return None
-    part, made, worked_s = (
-        collate_share(feeder.loader.fetch),
-        feeder.loader.fetch.wall_s,
-        feeder.loader.receive_cpu_s,
-    )
+    part, made, worked_s = collate_share(fetch), fetch.wall_s, feeder.loader.receive_cpu_s
     received_s = None if worked_s is None else worked_s / max(feeder.loader.iterations, 1)
     gain = of_inputs(context, feeder, without_collate(feeder.inputs, part, received_s))
     if gain is None or made is None:
         return None
-    return finding(
+    return loader_finding(
         context,
         feeder,
         _SLOW_COLLATE,

@@ -27,11 +27,6 @@ from trainprof.findings.loading.loader_cautions import SHARE_THE_STREAM
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 
-ID: Final = "duplicated_stream"
-THRESHOLDS: Final = {
-    "equal_workers": Threshold(2, "workers with the same samples in one epoch"),
-}
-
 
 def find(context: RunContext) -> Finding | None:
     least = RULE.threshold(context.settings, "equal_workers")
@@ -45,7 +40,7 @@ def find(context: RunContext) -> Finding | None:
         repeated_s = (1 - 1 / equal) * max(context.settled_s - evaluation_s, 0.0)
         gain = outside_steps(context, repeated_s)
         finding = plain_finding(
-            ID,
+            RULE.id,
             f"{who} workers yield the same samples: the model sees each sample {equal} times, and "
             f"an epoch is {equal} times as long",
             replace(gain, training=(1.0, gain.likely)),
@@ -59,8 +54,8 @@ def find(context: RunContext) -> Finding | None:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="duplicated_stream",
+    thresholds={"equal_workers": Threshold(2, "workers with the same samples in one epoch")},
     find=find,
     explanation=__doc__,
     order=20,

@@ -28,11 +28,7 @@ NEW_PYTHON: Final = ("spawn", "forkserver")
 
 
 def cautions_of(feeder: Feeder, change: Mapping[str, Any]) -> list[str]:
-    """Returns what a change of a loader's arguments alters.
-
-    Args:
-        change: Its arguments, by name.
-    """
+    """Returns what a change of a loader's arguments alters."""
     loader, now = feeder.loader, feeder.loader.num_workers or 0
     workers, is_kept = change.get("num_workers", now), bool(change.get("persistent_workers"))
     cautions = []
@@ -54,12 +50,7 @@ def cautions_of(feeder: Feeder, change: Mapping[str, Any]) -> list[str]:
 
 
 def needed_first(loader: Loader, change: Mapping[str, Any]) -> list[str]:
-    """Returns what has to be done ahead of a change, without which batches would be wrong or fail.
-
-    Args:
-        loader: To be changed.
-        change: Its arguments, by name.
-    """
+    """Returns what a change of arguments needs first, or batches would be wrong or fail."""
     now = loader.num_workers or 0
     workers = change.get("num_workers", now)
     first = []

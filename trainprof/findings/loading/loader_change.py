@@ -12,21 +12,10 @@ from trainprof.analysis.summary.finding import LOADER_ID, Finding, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
 from trainprof.findings.gain import Gain, of_setting, plain_finding
-from trainprof.findings.loading.loader_cautions import (
-    cautions_of,
-    needed_first,
-)
-from trainprof.findings.loading.waiting import (
-    WAIT_SHARE,
-    collate_share,
-)
+from trainprof.findings.loading.loader_cautions import cautions_of, needed_first
+from trainprof.findings.loading.waiting import WAIT_SHARE, collate_share
 from trainprof.findings.run_context import Feeder, RunContext
-from trainprof.findings.wording import (
-    around,
-    place,
-    share_of,
-    span,
-)
+from trainprof.findings.wording import around, place, share_of, span
 
 # Of the making of batches: from here on it is the dataset that takes it.
 _OF_DATASET: Final = 0.5
@@ -39,16 +28,8 @@ WAITED_FROM: Final = {
 def of_cause(context: RunContext, rule: str, cause: str) -> Feeder | None:
     """Returns the costliest loader for whose batches training waits because of `cause`."""
     least = context.settings.get(f"{rule}.wait_share", WAIT_SHARE)
-    return next(
-        (
-            feeder
-            for feeder in context.feeding
-            if feeder.cause is not None
-            and feeder.cause.name == cause
-            and feeder.wait_share >= least
-        ),
-        None,
-    )
+    known = (x for x in context.feeding if x.cause is not None and x.cause.name == cause)
+    return next((feeder for feeder in known if feeder.wait_share >= least), None)
 
 
 def gain_of_cause(context: RunContext, feeder: Feeder) -> Gain | None:
@@ -56,9 +37,8 @@ def gain_of_cause(context: RunContext, feeder: Feeder) -> Gain | None:
     cause = feeder.cause
     if cause is None or cause.setting is None or cause.prediction is None:
         return None
-    return of_setting(
-        context, feeder, cause.setting, _no_faster_than_others(context, feeder, cause.prediction)
-    )
+    prediction = _no_faster_than_others(context, feeder, cause.prediction)
+    return of_setting(context, feeder, cause.setting, prediction)
 
 
 def _no_faster_than_others(
@@ -90,68 +70,44 @@ def with_workers(feeder: Feeder, setting: Setting) -> dict[str, Any]:
     return change
 
 
-def finding(
+def loader_finding(
     context: RunContext,
     feeder: Feeder,
     rule: str,
     title: str,
     gain: Gain,
     *,
-    advice: str,
-    change: dict[str, Any] | None = None,
     alters: dict[str, Any] | None = None,
-    cautions: list[str] | None = None,
-    also: list[str] | None = None,
-    evidence: dict[str, Any] | None = None,
-    site: str | None = None,
     is_of_making: bool = True,
+    **said: Any,
 ) -> Finding:
     """Returns a finding about a loader, with the numbers that all of them rest on.
 
-    Where it is about the making of batches it says which line that goes to.
-
     Args:
-        rule: Who finds it.
-        title: What was measured.
-        gain: What the change would give.
-        advice: The change in words.
-        change: Its arguments, where it is a matter of them alone.
-        alters: Those that the advice names, where it takes more than them.
-        cautions: What else than those arguments is to be minded.
-        also: What else there is to say.
-        evidence: More numbers.
-        site: Where it is, if not at the loader.
-        is_of_making: It is about the making of batches.
+        alters: Arguments that the advice names, where it takes more than those of `change`.
+        is_of_making: It is about the making of batches, and says which line that goes to.
+        said: Other fields of the finding; its place is the loader's if they have none.
     """
-    measured, loader, altered = feeder.measured, feeder.loader, alters or change or {}
-    numbers = {
+    measured, loader = feeder.measured, feeder.loader
+    made_s = loader.fetch.wall_s if loader.fetch else None
+    evidence = {
         LOADER_ID: loader.id,
         "built_by": loader.built_by,
         "wait_share": feeder.wait_share,
         "wait_total_s": loader.wait_total_s,
         "wait_per_batch_s": None if measured is None else measured.wait_s,
         "batch_s": None if measured is None else measured.step_s,
-        "making_a_batch_s": loader.fetch.wall_s.mean
-        if loader.fetch and loader.fetch.wall_s
-        else None,
+        "making_a_batch_s": None if made_s is None else made_s.mean,
         "workers": loader.num_workers,
         "cores": context.cores(),
-        **(evidence or {}),
+        **said.pop("evidence", {}),
     }
-    return plain_finding(
-        rule,
-        title,
-        gain,
-        site=site or loader.site,
-        advice=advice,
-        evidence=numbers,
-        change=change,
-        cautions=[*(cautions or []), *cautions_of(feeder, altered)],
-        also=[
-            *(also or []),
-            *(_where_it_goes(feeder) if is_of_making else []),
-        ],
-    )
+    altered = cautions_of(feeder, alters or said.get("change") or {})
+    goes_to = _where_it_goes(feeder) if is_of_making else []
+    said["site"] = said.get("site") or loader.site
+    said["cautions"] = [*said.get("cautions", ()), *altered]
+    said["also"] = [*said.get("also", ()), *goes_to]
+    return plain_finding(rule, title, gain, evidence=evidence, **said)
 
 
 def advised(loader: Loader, change: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -164,29 +120,23 @@ def advised(loader: Loader, change: dict[str, Any]) -> tuple[str, dict[str, Any]
 def call_with(loader: Loader, change: dict[str, Any]) -> str:
     """Returns the call that gives a loader arguments; where nobody knows it, who has to be told."""
     if loader.built_by is None:
-        return own_call(loader, {name: repr(value) for name, value in change.items()})
+        return _own_call(loader, change)
     settings = settings_of(loader.built_by)
     named = None if settings is None else settings.named(change)
     if settings is None or named is None:
-        return (
-            f"{arguments(change)} for this loader, by the settings of {loader.built_by}, which "
-            "builds it"
-        )
-    return f"{settings.call}(..., {arguments(named)})"
+        by_package = f"by the settings of {loader.built_by}, which builds it"
+        return f"{_arguments(change)} for this loader, {by_package}"
+    return f"{settings.call}(..., {_arguments(named)})"
 
 
-def arguments(change: dict[str, Any]) -> str:
-    """Returns arguments as one would write them in a call."""
+def _arguments(change: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in change.items())
 
 
 def _where_it_goes(feeder: Feeder) -> list[str]:
     """Returns which line the making of batches goes to."""
-    line, fetch, share = (
-        feeder.hot_line(),
-        feeder.loader.fetch,
-        1 - collate_share(feeder.loader.fetch),
-    )
+    line, fetch = feeder.hot_line(), feeder.loader.fetch
+    share = 1 - collate_share(fetch)
     if line is not None:
         return [f"{share_of(line)} of making a batch goes to {place(line)}{around(line)}"]
     if fetch is None or fetch.dataset_s is None or share < _OF_DATASET or not fetch.samples:
@@ -198,22 +148,16 @@ def _where_it_goes(feeder: Feeder) -> list[str]:
     ]
 
 
-def own_call(loader: Loader, given: Mapping[str, str]) -> str:
-    """Returns the call that gives a loader arguments which the user's own code gives it.
+def _own_call(loader: Loader, given: Mapping[str, Any]) -> str:
+    """Returns the call by which the user's own code gives a loader arguments, as it writes them.
 
     A class of the user's own may not take all that torch's does: what it lacks is given where its
     constructor calls its base's.
-
-    Args:
-        loader: Built by the user's own code.
-        given: The arguments as one writes them, by name.
     """
-    lacking = not_taken(loader, given)
-    taken = [f"{name}={value}" for name, value in given.items() if name not in lacking]
-    words = [f"{loader.kind}(..., {', '.join(taken)})"] if taken else []
-    if lacking:
-        others = ", ".join(f"{name}={given[name]}" for name in lacking)
-        words.append(f"{others} {by_base(loader)}")
+    lacking = {name: given[name] for name in not_taken(loader, given)}
+    taken = {name: value for name, value in given.items() if name not in lacking}
+    words = [f"{loader.kind}(..., {_arguments(taken)})"] if taken else []
+    words += [f"{_arguments(lacking)} {by_base(loader)}"] if lacking else []
     return ", and ".join(words)
 
 

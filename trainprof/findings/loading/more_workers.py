@@ -13,12 +13,12 @@ from trainprof.analysis.summary.finding import (
     is_unsure,
 )
 from trainprof.analysis.summary.loader import Loader
-from trainprof.findings.gain import Gain, of_inputs, passed_over_for
+from trainprof.findings.gain import of_inputs, passed_over_for
 from trainprof.findings.loading.loader_change import (
     advised,
     call_with,
-    finding,
     gain_of_cause,
+    loader_finding,
     with_workers,
 )
 from trainprof.findings.loading.model_inputs import without_part
@@ -52,10 +52,6 @@ def more_workers(context: RunContext, feeder: Feeder, rule: Rule, title: str) ->
 
     Where they may as well lose, and do not promise enough to be told, or little where one function
     takes nearly all of making a batch: that samples should be cheaper, at its line.
-
-    Args:
-        rule: Who finds it.
-        title: What was measured.
     """
     assert feeder.cause is not None
     setting, gain = feeder.cause.setting, gain_of_cause(context, feeder)
@@ -69,7 +65,7 @@ def more_workers(context: RunContext, feeder: Feeder, rule: Rule, title: str) ->
         )
     wanted = with_workers(feeder, setting)
     workers, change = advised(feeder.loader, wanted)
-    result = finding(
+    result = loader_finding(
         context,
         feeder,
         rule.id,
@@ -84,24 +80,26 @@ def more_workers(context: RunContext, feeder: Feeder, rule: Rule, title: str) ->
         return result
     is_little = passed_over_for(result, rule, context) is not None
     is_little |= gain.likely <= _LITTLE_TIMES and _is_one_function(feeder)
-    return (
-        _by_cheaper_samples(context, feeder, rule.id, title, setting) if is_little else None
-    ) or result
+    cheaper = _by_cheaper_samples(context, feeder, rule.id, title, setting) if is_little else None
+    return cheaper or result
 
 
 def _by_cheaper_samples(
     context: RunContext, feeder: Feeder, rule: str, title: str, setting: Setting
 ) -> Finding | None:
-    gain = gain_of_cheaper_samples(context, feeder)
+    line = feeder.hot_line()
+    if feeder.inputs is None or (line is None and not _is_made_by_library(context, feeder)):
+        return None
+    gain = of_inputs(context, feeder, without_part(feeder.inputs, 1.0))
     if gain is None:
         return None
     workers = call_with(feeder.loader, with_workers(feeder, setting))
     rerun = rerun_words(context, feeder, setting.workers)
     more = "more workers" if feeder.loader.num_workers else "workers"
-    line, site, built = feeder.hot_line(), None, list[str]()
-    if line is not None and own_share(line) >= _MOST:
+    site, built = None, list[str]()
+    if line is not None and (line.share if line.line_share is None else line.line_share) >= _MOST:
         site, built = line.site, [f"the loader is built at {feeder.loader.site}"]
-    return finding(
+    return loader_finding(
         context,
         feeder,
         rule,
@@ -123,38 +121,14 @@ def _is_one_function(feeder: Feeder) -> bool:
 
 def cheaper_samples(line: HotLine | None, loader: Loader) -> str:
     """Returns the advice to make samples cheaper, with the line to begin at."""
-    if line is None:
-        columns = ""
-        if loader.dataset == _OF_COLUMNS:
-            columns = (
-                "of a datasets.Dataset only the columns that are used (with_format(columns=)); "
-            )
-        return (
-            f"cheaper samples: {columns}what comes out the same each time (decoded and resized "
-            "pictures, tokens, encodings) made once and stored"
-        )
-    return f"cheaper samples: {place(line)} first"
-
-
-def own_share(line: HotLine) -> float:
-    """Returns what of its part a line takes by itself, as far as anybody could look."""
-    return line.share if line.line_share is None else line.line_share
-
-
-def gain_of_cheaper_samples(context: RunContext, feeder: Feeder) -> Gain | None:
-    """Returns what it would give at most if batches cost nothing to make.
-
-    With what computing takes longer beside workers, which then have nothing to do. None where that
-    is neither a line of the user's nor a library's dataset, or it is not known.
-    """
-    if feeder.inputs is None or (
-        feeder.hot_line() is None and not _is_made_by_library(context, feeder)
-    ):
-        return None
+    if line is not None:
+        return f"cheaper samples: {place(line)} first"
+    columns = ""
+    if loader.dataset == _OF_COLUMNS:
+        columns = "of a datasets.Dataset only the columns that are used (with_format(columns=)); "
     return (
-        None
-        if feeder.inputs is None
-        else of_inputs(context, feeder, without_part(feeder.inputs, 1.0))
+        f"cheaper samples: {columns}what comes out the same each time (decoded and resized "
+        "pictures, tokens, encodings) made once and stored"
     )
 
 

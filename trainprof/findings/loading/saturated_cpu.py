@@ -20,20 +20,16 @@ for more cores. Fewer of torch's threads may help as well: trainprof tune measur
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.pipeline.bounds import PipelineInputs
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.free_cores import shared_cpu
 from trainprof.analysis.summary.levels import percent
-from trainprof.findings.gain import Gain, larger, of_batches, of_inputs, outside_steps
-from trainprof.findings.loading.loader_change import (
-    finding,
-    of_cause,
-)
+from trainprof.findings.gain import Gain, of_batches, of_inputs, outside_steps
+from trainprof.findings.loading.loader_change import loader_finding, of_cause
 from trainprof.findings.loading.model_inputs import without_running
 from trainprof.findings.loading.more_workers import cheaper_samples
 from trainprof.findings.loading.waiting import CPU, RUNNABLE_SHARE, UNKNOWN, runnable_share
@@ -41,13 +37,6 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.wording import number_of, waited_of_batch
 
-ID: Final = "saturated_cpu"
-THRESHOLDS: Final = {
-    # Cores cannot be had by changing a line: less than that is not worth the words.
-    "wait_share": Threshold(0.1, "as `share`"),
-    "runnable_share": Threshold(0.1, "of the making of batches in time, waiting for a core"),
-    "share": Threshold(0.1, "of a batch's time: what computing takes longer beside workers"),
-}
 # Other programs keep no more of the cores busy, where nothing but waiting for cores is known.
 _OTHERS_SHARE: Final = 0.1
 # Workers at work, as a mean: with fewer the training process has the cores to itself, with more it
@@ -60,7 +49,7 @@ _SPREAD: Final = 0.5
 
 
 def find(context: RunContext) -> Finding | None:
-    feeder = of_cause(context, ID, CPU)
+    feeder = of_cause(context, RULE.id, CPU)
     least = RULE.threshold(context.settings, "wait_share")
     if feeder is not None and feeder.wait_share >= least:
         return _of_waits(context, feeder)
@@ -76,12 +65,12 @@ def _of_waits(context: RunContext, feeder: Feeder) -> Finding | None:
     # computing takes longer beside workers.
     crowding = None if context.is_on_device else crowding_of(feeder.inputs)
     beside_s = 0.0 if crowding is None else crowding.saved_s
-    gain = outside_steps(context, feeder.wait_share * context.training_s)
-    for batche in (
+    gains = (
+        outside_steps(context, feeder.wait_share * context.training_s),
         of_inputs(context, feeder, without_running(feeder.inputs)),
         of_batches(context, feeder, feeder.measured.wait_s + beside_s),
-    ):
-        gain = gain if batche is None else larger(gain, batche)
+    )
+    gain = max((x for x in gains if x is not None), key=lambda x: x.likely)
     who = (
         "workers" if feeder.loader.num_workers else "the training process, which makes them itself"
     )
@@ -90,7 +79,7 @@ def _of_waits(context: RunContext, feeder: Feeder) -> Finding | None:
         f"waits {waited_of_batch(feeder.measured, feeder.wait_share)}, "
         f"{percent(feeder.wait_share)} of training; more workers would not help"
     )
-    return _told(context, feeder, title, gain)
+    return _of_line(context, feeder, title, gain)
 
 
 def _of_computing(context: RunContext, feeder: Feeder) -> Finding | None:
@@ -106,16 +95,13 @@ def _of_computing(context: RunContext, feeder: Feeder) -> Finding | None:
     if gain is None or 1 - 1 / gain.likely < least:
         return None
     crowding = crowding_of(feeder.inputs)
+    alone_s, beside_s = (None, None) if crowding is None else crowding[:2]
     title = (
         f"training computes on the same cores as {number_of(workers, 'worker')}{_cores(context)}, "
         f"and a batch waits for one {percent(waits)} of its making"
     )
-    evidence = {
-        "runnable_share": waits,
-        "alone_s": None if crowding is None else crowding.alone_s,
-        "beside_s": None if crowding is None else crowding.beside_s,
-    }
-    return _told(context, feeder, title, gain, evidence)
+    numbers = {"runnable_share": waits, "alone_s": alone_s, "beside_s": beside_s}
+    return _of_line(context, feeder, title, gain, **numbers)
 
 
 def _gain(context: RunContext, feeder: Feeder, waits: float) -> Gain | None:
@@ -129,18 +115,14 @@ def _gain(context: RunContext, feeder: Feeder, waits: float) -> Gain | None:
     return of_inputs(context, feeder, without_running(feeder.inputs))
 
 
-def _told(
-    context: RunContext,
-    feeder: Feeder,
-    title: str,
-    gain: Gain,
-    evidence: dict[str, Any] | None = None,
+def _of_line(
+    context: RunContext, feeder: Feeder, title: str, gain: Gain, **evidence: float | None
 ) -> Finding:
     line = feeder.hot_line()
-    return finding(
+    return loader_finding(
         context,
         feeder,
-        ID,
+        RULE.id,
         title,
         gain,
         advice=cheaper_samples(line, feeder.loader),
@@ -154,13 +136,10 @@ def _cores(context: RunContext) -> str:
     return "" if cores is None else f" on {cores:.3g} core{'' if cores == 1 else 's'}"
 
 
-@dataclass(frozen=True, slots=True)
-class Crowding:
-    """Computing with a batch, with workers at work beside it and without.
+class Crowding(NamedTuple):
+    """Medians of computing with a batch, without workers at work and beside them.
 
-    Attributes:
-        alone_s, beside_s: What it takes: the median.
-        saved_s: Of a mean batch, were none computed with beside workers.
+    `saved_s`: Of a mean batch, were none computed with beside workers.
     """
 
     alone_s: float
@@ -193,8 +172,13 @@ def crowding_of(inputs: PipelineInputs) -> Crowding | None:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="saturated_cpu",
+    thresholds={
+        # Cores cannot be had by changing a line: less than that is not worth the words.
+        "wait_share": Threshold(0.1, "as `share`"),
+        "runnable_share": Threshold(0.1, "of the making of batches in time, waiting for a core"),
+        "share": Threshold(0.1, "of a batch's time: what computing takes longer beside workers"),
+    },
     find=find,
     explanation=__doc__,
     order=40,

@@ -56,12 +56,9 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import waited_of_batch
 
-ID: Final = "serial_loading"
-THRESHOLDS: Final = WAITED_FROM
-
 
 def find(context: RunContext) -> Finding | None:
-    feeder = of_cause(context, ID, SERIAL)
+    feeder = of_cause(context, RULE.id, SERIAL)
     if feeder is None or feeder.measured is None:
         return None
     title = (
@@ -73,8 +70,8 @@ def find(context: RunContext) -> Finding | None:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="serial_loading",
+    thresholds=WAITED_FROM,
     find=find,
     explanation=__doc__,
     order=10,

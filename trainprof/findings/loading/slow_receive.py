@@ -22,18 +22,13 @@ from typing import Final
 
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.findings.gain import of_inputs
-from trainprof.findings.loading.loader_change import WAITED_FROM, finding, of_cause
+from trainprof.findings.loading.loader_change import WAITED_FROM, loader_finding, of_cause
 from trainprof.findings.loading.model_inputs import received_at_once
-from trainprof.findings.loading.waiting import (
-    RECEIVE_S,
-    RECEIVE_SHARE,
-    RECEIVING,
-)
+from trainprof.findings.loading.waiting import RECEIVE_S, RECEIVE_SHARE, RECEIVING
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 
-ID: Final = "slow_receive"
 # Of torchdata.
 _STATEFUL: Final = "StatefulDataLoader"
 _WITHOUT_STATE: Final = (
@@ -41,15 +36,10 @@ _WITHOUT_STATE: Final = (
     "your checkpoints: by default a worker sends the state of its dataset (state_dict) with each"
 )
 _FEW_TENSORS: Final = "few large tensors a batch instead of many small ones or Python objects"
-THRESHOLDS: Final = {
-    **WAITED_FROM,
-    "receive_share": Threshold(RECEIVE_SHARE, "of a step, as for the wait"),
-    "receive_s": Threshold(RECEIVE_S, "a batch: a few tensors take 1 to 2 ms whatever one does"),
-}
 
 
 def find(context: RunContext) -> Finding | None:
-    feeder = of_cause(context, ID, RECEIVING)
+    feeder = of_cause(context, RULE.id, RECEIVING)
     if feeder is None or feeder.inputs is None or feeder.measured is None:
         return None
     gain = of_inputs(context, feeder, received_at_once(feeder.inputs))
@@ -66,10 +56,10 @@ def find(context: RunContext) -> Finding | None:
         f"taking a batch over from its worker takes {span(each_s)} of "
         f"{span(feeder.measured.step_s)}{why}; more workers would not help"
     )
-    return finding(
+    return loader_finding(
         context,
         feeder,
-        ID,
+        RULE.id,
         title,
         gain,
         advice=f"{_WITHOUT_STATE}; {_FEW_TENSORS}" if is_stateful else _FEW_TENSORS,
@@ -87,8 +77,14 @@ def find(context: RunContext) -> Finding | None:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="slow_receive",
+    thresholds={
+        **WAITED_FROM,
+        "receive_share": Threshold(RECEIVE_SHARE, "of a step, as for the wait"),
+        "receive_s": Threshold(
+            RECEIVE_S, "a batch: a few tensors take 1 to 2 ms whatever one does"
+        ),
+    },
     find=find,
     explanation=__doc__,
     order=70,

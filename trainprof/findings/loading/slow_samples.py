@@ -26,35 +26,23 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.loading.loader_figures import unusual_samples
 from trainprof.analysis.run.metadata import known
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
+from trainprof.analysis.summary.loader_figures import unusual_samples
 from trainprof.findings.gain import of_inputs
 from trainprof.findings.loading.loader_change import (
     WAITED_FROM,
     call_with,
-    finding,
     gain_of_cause,
+    loader_finding,
     of_cause,
 )
 from trainprof.findings.loading.model_inputs import like_the_usual
-from trainprof.findings.loading.waiting import (
-    SLOW_SAMPLES,
-    SLOW_SAMPLES_SHARE,
-    UNEVEN,
-)
+from trainprof.findings.loading.waiting import SLOW_SAMPLES, SLOW_SAMPLES_SHARE, UNEVEN
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
-
-ID: Final = "slow_samples"
-THRESHOLDS: Final = {
-    **WAITED_FROM,
-    "excess_share": Threshold(
-        SLOW_SAMPLES_SHARE, "of all making; batches must mostly be in time without it"
-    ),
-}
 
 
 def find(context: RunContext) -> Finding | None:
@@ -63,17 +51,17 @@ def find(context: RunContext) -> Finding | None:
 
 def _of_batches(context: RunContext) -> Finding | None:
     """Returns that more batches ahead would bridge the long ones."""
-    feeder = of_cause(context, ID, UNEVEN)
+    feeder = of_cause(context, RULE.id, UNEVEN)
     gain = None if feeder is None else gain_of_cause(context, feeder)
     if feeder is None or feeder.inputs is None or feeder.cause is None or gain is None:
         return None
     assert feeder.cause.setting is not None
     usual_s, long_s = np.quantile(feeder.inputs.fetch_s, (0.5, 0.95)).tolist()
     change = {"prefetch_factor": feeder.cause.setting.prefetch}
-    return finding(
+    return loader_finding(
         context,
         feeder,
-        ID,
+        RULE.id,
         f"batches take unevenly long to make (half of them under {span(usual_s)}, one in twenty "
         f"over {span(long_s)}), and those kept ready run out: training waits "
         f"{percent(feeder.wait_share)} of its time",
@@ -85,16 +73,12 @@ def _of_batches(context: RunContext) -> Finding | None:
 
 
 def _of_samples(context: RunContext) -> Finding | None:
-    feeder = of_cause(context, ID, SLOW_SAMPLES)
-    if (
-        feeder is None
-        or feeder.inputs is None
-        or feeder.measured is None
-        or feeder.loader.fetch is None
-    ):
+    feeder = of_cause(context, RULE.id, SLOW_SAMPLES)
+    fetch = None if feeder is None else feeder.loader.fetch
+    if feeder is None or feeder.inputs is None or fetch is None:
         return None
     gain = of_inputs(context, feeder, like_the_usual(feeder.inputs))
-    slow, typical_s = unusual_samples(feeder.loader.fetch), feeder.loader.fetch.typical_sample_s
+    slow, typical_s = unusual_samples(fetch), fetch.typical_sample_s
     if gain is None or not slow or not typical_s:
         return None
     index, slowest_s = known(slow[0].get("index")), known(slow[0].get("seconds")) or 0.0
@@ -104,15 +88,16 @@ def _of_samples(context: RunContext) -> Finding | None:
         f"{slowest_s / typical_s:.0f} x a typical one; training waits {percent(feeder.wait_share)} "
         "of its time"
     )
-    indices = [known(sample.get("index")) for sample in slow]
-    return finding(
+    indices, run = [known(sample.get("index")) for sample in slow], context.summary.run
+    return loader_finding(
         context,
         feeder,
-        ID,
+        RULE.id,
         title,
         gain,
         advice="mend or leave out the slow samples: "
-        f"trainprof report {_name_of(context)} --loader {feeder.loader.id} lists them",
+        f"trainprof report {shlex.quote(run.directory or run.name)} --loader {feeder.loader.id} "
+        "lists them",
         evidence={
             "slowest_s": slowest_s,
             "typical_sample_s": typical_s,
@@ -121,15 +106,14 @@ def _of_samples(context: RunContext) -> Finding | None:
     )
 
 
-def _name_of(context: RunContext) -> str:
-    """Returns how a command names the run."""
-    run = context.summary.run
-    return shlex.quote(run.directory or run.name)
-
-
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="slow_samples",
+    thresholds={
+        **WAITED_FROM,
+        "excess_share": Threshold(
+            SLOW_SAMPLES_SHARE, "of all making; batches must mostly be in time without it"
+        ),
+    },
     find=find,
     explanation=__doc__,
     order=60,

@@ -19,26 +19,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.loading.loader_figures import worker_totals
 from trainprof.analysis.summary.finding import Finding, RuleTraits
 from trainprof.analysis.summary.levels import percent, size
 from trainprof.analysis.summary.loader import Fetch
+from trainprof.analysis.summary.loader_figures import worker_totals
 from trainprof.findings.gain import of_inputs
-from trainprof.findings.loading.loader_change import WAITED_FROM, finding, of_cause
+from trainprof.findings.loading.loader_change import WAITED_FROM, loader_finding, of_cause
 from trainprof.findings.loading.model_inputs import not_read
 from trainprof.findings.loading.waiting import STORAGE, reading_share
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import waited_of_batch
 
-ID: Final = "storage_bound"
-THRESHOLDS: Final = WAITED_FROM
 # So many files are small (datapath-doctor: 16 to 64 KiB a read).
 _SMALL_READ_BYTES: Final = 64 << 10
 
 
 def find(context: RunContext) -> Finding | None:
-    feeder = of_cause(context, ID, STORAGE)
+    feeder = of_cause(context, RULE.id, STORAGE)
     fetch = None if feeder is None else feeder.loader.fetch
     if feeder is None or feeder.inputs is None or feeder.measured is None or fetch is None:
         return None
@@ -59,10 +57,10 @@ def find(context: RunContext) -> Finding | None:
         f"{waited_of_batch(feeder.measured, feeder.wait_share)}, "
         f"{percent(feeder.wait_share)} of training"
     )
-    return finding(
+    return loader_finding(
         context,
         feeder,
-        ID,
+        RULE.id,
         title,
         gain,
         advice=advice,
@@ -86,8 +84,8 @@ def _bytes_a_read(fetch: Fetch) -> float | None:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="storage_bound",
+    thresholds=WAITED_FROM,
     find=find,
     explanation=__doc__,
     order=50,

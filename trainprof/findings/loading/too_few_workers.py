@@ -26,7 +26,12 @@ from typing import Final
 
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
-from trainprof.findings.loading.loader_change import WAITED_FROM, finding, gain_of_cause, of_cause
+from trainprof.findings.loading.loader_change import (
+    WAITED_FROM,
+    gain_of_cause,
+    loader_finding,
+    of_cause,
+)
 from trainprof.findings.loading.more_workers import more_workers
 from trainprof.findings.loading.waiting import (
     FAIR_SHARES,
@@ -38,12 +43,6 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import waited_of_batch
 
-ID: Final = "too_few_workers"
-THRESHOLDS: Final = {
-    **WAITED_FROM,
-    "fair_shares": Threshold(FAIR_SHARES, "of the batches, made by one worker"),
-}
-
 
 def find(context: RunContext) -> Finding | None:
     return _of_workers(context) or _of_shares(context)
@@ -51,16 +50,16 @@ def find(context: RunContext) -> Finding | None:
 
 def _of_shares(context: RunContext) -> Finding | None:
     """Returns that one worker makes nearly all batches of a stream."""
-    feeder = of_cause(context, ID, IDLE_WORKERS)
+    feeder = of_cause(context, RULE.id, IDLE_WORKERS)
     gain = None if feeder is None else gain_of_cause(context, feeder)
     if feeder is None or gain is None:
         return None
     made = batches_by_worker(feeder.loader)
     most = max(made.values()) / sum(made.values())
-    return finding(
+    return loader_finding(
         context,
         feeder,
-        ID,
+        RULE.id,
         f"one of {feeder.loader.num_workers} workers makes {percent(most)} of the batches, the "
         f"dataset gives the others little: training waits {percent(feeder.wait_share)} of its time",
         gain,
@@ -71,7 +70,7 @@ def _of_shares(context: RunContext) -> Finding | None:
 
 
 def _of_workers(context: RunContext) -> Finding | None:
-    feeder = of_cause(context, ID, TOO_FEW_WORKERS)
+    feeder = of_cause(context, RULE.id, TOO_FEW_WORKERS)
     if feeder is None or feeder.measured is None:
         return None
     workers = feeder.loader.num_workers
@@ -85,8 +84,11 @@ def _of_workers(context: RunContext) -> Finding | None:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="too_few_workers",
+    thresholds={
+        **WAITED_FROM,
+        "fair_shares": Threshold(FAIR_SHARES, "of the batches, made by one worker"),
+    },
     find=find,
     explanation=__doc__,
     order=30,

@@ -8,12 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.loading.loader_figures import (
-    are_begun_parts,
-    starts_s,
-    unusual_samples,
-    worker_totals,
-)
 from trainprof.analysis.pipeline.bounds import (
     Interval,
     PipelineInputs,
@@ -27,6 +21,12 @@ from trainprof.analysis.pipeline.bounds import (
 from trainprof.analysis.summary.levels import LEAST_GAIN
 from trainprof.analysis.summary.loader import BLOCKED, RECEIVE, SAMPLER, Fetch, Loader
 from trainprof.analysis.summary.loader import CPU as CPU_LIMIT
+from trainprof.analysis.summary.loader_figures import (
+    are_begun_parts,
+    starts_s,
+    unusual_samples,
+    worker_totals,
+)
 from trainprof.findings.loading.model_inputs import like_the_usual
 
 SERIAL: Final = "serial"
@@ -131,12 +131,9 @@ def cause_of(
     """Returns why training waits for a loader; None where it hardly does.
 
     Args:
-        loader: As the summary has it.
-        inputs: What its recording tells.
-        now: The model of the setting it was recorded with.
+        inputs: Of the pipeline model; `now`: its prediction for the recorded setting.
         wait_share: Of training, spent waiting for it.
-        limits: What counts.
-        felt: Share of the waits in which a device had nothing to do; None without one.
+        felt: Share of the waits in which a device idled; None without one.
     """
     if wait_share < limits.wait or _comes_once(inputs, limits):
         return None
@@ -174,10 +171,20 @@ def cause_of(
     if is_handed_over and not (is_late and parts[BLOCKED] >= limits.wait * step_s):
         # What it takes to hand over any batch is nobody's fault; the rest of the wait may be.
         return Cause(SAMPLING) if parts[SAMPLER] >= limits.wait * step_s else None
-    fetch = loader.fetch
-    if fetch is None or fetch.wall_s is None:
+    if loader.fetch is None or loader.fetch.wall_s is None:
         return Cause(UNKNOWN)
-    made_s = fetch.wall_s.mean * fetch.n
+    return _cause_of_making(loader, loader.fetch, inputs, paced, now, limits)
+
+
+def _cause_of_making(
+    loader: Loader,
+    fetch: Fetch,
+    inputs: PipelineInputs,
+    paced: PipelineInputs,
+    now: Prediction,
+    limits: Limits,
+) -> Cause:
+    """Returns why batches are not made sooner; `paced`: for steps as a device takes them."""
     if loader.collate_site is not None and collate_share(fetch) >= limits.collate:
         return Cause(COLLATING)
     reading = reading_share(fetch) if fetch.read_bytes else 0.0
@@ -189,28 +196,37 @@ def cause_of(
         even = predict(replace(inputs, turnaround_s=min(inputs.turnaround_s, _TURNAROUND_S)))
         if even.step_s.mid <= (1 - LEAST_GAIN) * now.step_s.mid:
             return Cause(IDLE_WORKERS, inputs.setting, even)
+    is_late = not _are_there(loader)
     more = more_workers(paced, now, stay=loader.may_keep_workers)
     ahead = more_ahead(paced, now)
-    if is_late and ahead is not None and (more is None or _is_as_good(ahead[1], more[1])):
+    enough_s = np.inf if more is None else (1 + LEAST_GAIN) * more[1].step_s.mid
+    if is_late and ahead is not None and ahead[1].step_s.mid <= enough_s:
         return Cause(UNEVEN, *ahead)
     if more is not None and (is_late or not loader.num_workers):
-        setting, result = more
-        name = TOO_FEW_WORKERS if loader.num_workers else SERIAL
-        return Cause(name, setting, result)
+        return Cause(TOO_FEW_WORKERS if loader.num_workers else SERIAL, *more)
     if is_read:
         return Cause(STORAGE)
-    # Batches that are made as fast as a worker could hand them over are no matter of the CPU.
-    on_more = replace(inputs, cores=inputs.cores * _MORE_CORES, ranks_per_core=1.0)
-    is_crowded = more_workers(on_more, predict(on_more), stay=loader.may_keep_workers) is not None
+    if _is_short_of_cores(loader, fetch, inputs, now):
+        return Cause(CPU)
+    return Cause(STORAGE if reading >= MUCH_READING_SHARE else UNKNOWN)
+
+
+def _is_short_of_cores(
+    loader: Loader, fetch: Fetch, inputs: PipelineInputs, now: Prediction
+) -> bool:
     busy_s = (fetch.running_s or 0.0) + (fetch.runnable_s or 0.0) + (fetch.throttled_s or 0.0)
-    is_busy = busy_s >= (1 - ASLEEP_SHARE) * made_s
+    if _share_of_making(fetch, busy_s) < 1 - ASLEEP_SHARE:
+        return False
+    step_s = sum(now.bound.parts_s.values())
     # Cores that have less to do than that are not what is short.
     is_full = now.bound.limits_s[CPU_LIMIT] >= FULL_SHARE * step_s
     is_full |= runnable_share(fetch) >= RUNNABLE_SHARE
     is_full |= _least_step_s(inputs, now) >= FULL_SHARE * step_s
-    if is_crowded and is_busy and is_full:
-        return Cause(CPU)
-    return Cause(STORAGE if reading >= MUCH_READING_SHARE else UNKNOWN)
+    # Batches that are made as fast as a worker could hand them over are no matter of the CPU.
+    on_more = replace(inputs, cores=inputs.cores * _MORE_CORES, ranks_per_core=1.0)
+    return is_full and (
+        more_workers(on_more, predict(on_more), stay=loader.may_keep_workers) is not None
+    )
 
 
 def _paced_by_device(inputs: PipelineInputs, felt: float) -> PipelineInputs:
@@ -251,12 +267,9 @@ def _without_workers(
     if not is_quicker or prediction.step_s.mid > (1 - NEEDLESS_GAIN) * now_s:
         return None
     tried = (more_workers(inputs, now, stay=True), more_ahead(inputs, now))
-    others = [now, *(item[1] for item in tried if item is not None)]
-    return (
-        (prediction.setting, prediction)
-        if all(x.step_s.mid >= prediction.step_s.mid for x in others)
-        else None
-    )
+    others = [now, *(each[1] for each in tried if each is not None)]
+    is_best = all(x.step_s.mid >= prediction.step_s.mid for x in others)
+    return (prediction.setting, prediction) if is_best else None
 
 
 def _are_there(loader: Loader) -> bool:
@@ -327,10 +340,8 @@ def more_workers(
     """Returns the fewest workers that do nearly as well as any; None where none help.
 
     Args:
-        inputs: Of the loader.
-        now: The model of the setting it was recorded with.
-        stay: The workers live on from pass to pass, unless those are left: what they were asked
-            for by then they would make first.
+        stay: They are persistent, unless epochs are left early: they would first make what they
+            were asked for by then.
     """
     stay = stay and (inputs.setting.is_persistent or not inputs.left)
     tried: list[tuple[Setting, Prediction]] = []
@@ -352,11 +363,6 @@ def _on_spare_cores(inputs: PipelineInputs, now: Prediction, prediction: Predict
 
     The model shares cores fairly among processes: more workers get more of a busy core there, at
     the expense of other programs. That is not counted as a gain.
-
-    Args:
-        inputs: Of the loader.
-        now: The model of the setting it was recorded with.
-        prediction: Of more workers.
     """
     step, least_s = prediction.step_s, _least_step_s(inputs, now)
     best_s = (1 - _SHORT_GAIN) * _least_step_s(inputs, now, "low")
@@ -365,13 +371,9 @@ def _on_spare_cores(inputs: PipelineInputs, now: Prediction, prediction: Predict
 
 
 def _least_step_s(inputs: PipelineInputs, now: Prediction, scenario: Scenario = "mid") -> float:
-    """Returns what a step takes where the cores that are free do nothing else.
+    """Returns what a step takes where free cores do nothing else; those that `now` used are free.
 
-    Args:
-        inputs: Of the loader.
-        now: The model of the setting it was recorded with. Cores that it used are free.
-        scenario: Of what the recording does not tell. In the low one other programs, which come and
-            go, leave half of the cores that they took.
+    In the low scenario other programs, which come and go, leave half of the cores that they took.
     """
     computing_s = float(inputs.compute_s.mean()) / (1 + inputs.main_slowdown)
     core_s = computing_s * inputs.compute_cores.at(scenario) + inputs.receive_s.at(scenario)
@@ -398,16 +400,8 @@ def more_ahead(inputs: PipelineInputs, now: Prediction) -> tuple[Setting, Predic
     return best if helps and left_s <= late_s / 2 else None
 
 
-def _is_as_good(prediction: Prediction, other: Prediction) -> bool:
-    return prediction.step_s.mid <= (1 + LEAST_GAIN) * other.step_s.mid
-
-
 def fewest_of(seconds: Sequence[float]) -> int:
-    """Returns which of some numbers of workers, in rising order, is the first that will do.
-
-    Args:
-        seconds: What a step, or a batch, takes with each of them: nearly as short as any will do.
-    """
+    """Returns which of some numbers of workers, in rising order, is nearly as fast as any."""
     best_s = min(seconds)
     return next(k for k, x in enumerate(seconds) if x <= (1 + LEAST_GAIN) * best_s)
 

@@ -38,25 +38,14 @@ from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.iterations import EVALUATION
 from trainprof.findings.gain import Gain, as_a_device_lets, outside_steps
-from trainprof.findings.loading.loader_cautions import (
-    DRAWN_ANEW,
-    needed_first,
-    one_iterator,
-)
-from trainprof.findings.loading.loader_change import WAITED_FROM, advised, finding
+from trainprof.findings.loading.loader_cautions import DRAWN_ANEW, needed_first, one_iterator
+from trainprof.findings.loading.loader_change import WAITED_FROM, advised, loader_finding
 from trainprof.findings.loading.model_inputs import like_the_usual
 from trainprof.findings.loading.waiting import NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.wording import caller, place, share_of, span, waited_of_batch
 
-ID: Final = "worker_restart"
-THRESHOLDS: Final = {
-    **WAITED_FROM,
-    "share": Threshold(0.03, "of training: what starts are worth a change"),
-    "once_share": Threshold(0.1, "of the run: what comes once matters in short runs alone"),
-    "once_s": Threshold(2.0, "nobody changes a script for less that comes once"),
-}
 # The changes themselves.
 KEPT: Final[dict[str, Any]] = {"persistent_workers": True}
 WITHOUT: Final[dict[str, Any]] = {"num_workers": 0}
@@ -96,10 +85,10 @@ def _needless(context: RunContext, feeder: Feeder) -> Finding | None:
     if result is None or made_s is None or feeder.measured is None:
         return None
     advice, change = advised(loader, WITHOUT)
-    return finding(
+    return loader_finding(
         context,
         feeder,
-        ID,
+        RULE.id,
         f"workers cost more than they save: making a batch takes {span(made_s)}, and training "
         f"waits {waited_of_batch(feeder.measured, feeder.wait_share)} to be handed one, "
         f"{percent(feeder.wait_share)} of training",
@@ -119,13 +108,10 @@ def _gain_without(context: RunContext, feeder: Feeder, prediction: Prediction) -
     # What the sampler takes meanwhile stays, in all passes.
     around_s -= (loader.sampler_starts_s or 0.0) * loader.passes / max(loader.passes - 1, 1)
     around_s = feeder.exposed * max(around_s, 0.0)
+    shortest_s = _shortest_step_s(context, feeder, prediction)
     low, mid, high = (
         outside_steps(context, max(loader.iterations * (step_s - x) + around_s, 0.0))
-        for x in (
-            prediction.step_s.high,
-            prediction.step_s.mid,
-            _shortest_step_s(context, feeder, prediction),
-        )
+        for x in (prediction.step_s.high, prediction.step_s.mid, shortest_s)
     )
     gain = replace(
         mid,
@@ -162,10 +148,10 @@ def _of_restarts(context: RunContext, feeder: Feeder) -> Finding | None:
     when = f"each of {later} later passes" if later > 1 else "a later pass"
     each_s = _later_s(feeder) / later
     advice, change = _to_keep_them(loader)
-    return finding(
+    return loader_finding(
         context,
         feeder,
-        ID,
+        RULE.id,
         f"{who} started again for {'each batch' if loader.is_each_step else when}, {span(each_s)} "
         f"each time: {percent(spent_s / context.training_s)} of training",
         as_a_device_lets(context, feeder, outside_steps(context, spent_s)),
@@ -226,16 +212,14 @@ def _of_starts(context: RunContext, feeder: Feeder) -> Finding | None:
     if spent_s is None:
         return None
     is_of_sampler = (loader.sampler_starts_s or 0.0) >= _MOST * took_s
-    line, is_each = (
-        _line_of_starts(context, feeder, is_of_sampler=is_of_sampler),
-        loader.is_each_step,
-    )
+    line = _line_of_starts(context, feeder, is_of_sampler=is_of_sampler)
+    is_each = loader.is_each_step
     what = "what the sampler needs" if is_of_sampler else "what each of them begins with"
     where = [] if line is None or is_each else [f"{share_of(line)} of it goes to {place(line)}"]
-    return finding(
+    return loader_finding(
         context,
         feeder,
-        ID,
+        RULE.id,
         f"each of {loader.passes} passes takes {span(took_s / (loader.passes - 1))} longer to "
         f"begin than a usual batch takes, {percent(spent_s / context.training_s)} of training",
         as_a_device_lets(context, feeder, outside_steps(context, spent_s)),
@@ -279,11 +263,8 @@ def _line_of_starts(context: RunContext, feeder: Feeder, *, is_of_sampler: bool)
         return feeder.hot_line()  # the training thread only waits
     if feeder.loader.role == EVALUATION:
         return None
-    known = [
-        line
-        for part in ("first_batch", "loader_start")
-        if (line := context.hot_line(part)) is not None
-    ]
+    lines = (context.hot_line(part) for part in ("first_batch", "loader_start"))
+    known = (line for line in lines if line is not None)
     return max(known, key=lambda x: x.seconds or 0.0, default=None)
 
 
@@ -305,10 +286,10 @@ def _of_first_batch(context: RunContext, feeder: Feeder) -> Finding | None:
         return None
     made = loader.fetch.wall_s if loader.fetch is not None else None
     is_of_making = made is not None and made.max >= _MOST * first_s
-    return finding(
+    return loader_finding(
         context,
         feeder,
-        ID,
+        RULE.id,
         f"the first batch came {span(first_s)} after it was asked for: "
         f"{percent(first_s / context.wall_s)} of the run",
         outside_steps(context, spent_s),
@@ -329,8 +310,13 @@ def _worth(context: RunContext, feeder: Feeder, seconds: float) -> float | None:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="worker_restart",
+    thresholds={
+        **WAITED_FROM,
+        "share": Threshold(0.03, "of training: what starts are worth a change"),
+        "once_share": Threshold(0.1, "of the run: what comes once matters in short runs alone"),
+        "once_s": Threshold(2.0, "nobody changes a script for less that comes once"),
+    },
     find=find,
     explanation=__doc__,
     order=80,

@@ -25,10 +25,6 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 
-ID: Final = "gc_pauses"
-THRESHOLDS: Final = {
-    "share": Threshold(0.03, "of training; msprof and xpu_timer warn from 1 %"),
-}
 # Walks over all objects: fewer are no habit yet.
 _ENOUGH_FULL: Final = 3
 # By itself Python walks all objects only once a quarter of them is new.
@@ -57,7 +53,7 @@ def find(context: RunContext) -> Finding | None:
     is_called = context.full_collections >= _CALLED_FROM_PER_STEP * steps
     advice = _CALLED if is_called else _COLLECTED_RARELY
     return plain_finding(
-        ID,
+        RULE.id,
         f"Python's garbage collector stops training for {span(spent_s)}, {percent(part)} of it, "
         f"with {context.full_collections} full collections in {steps} steps",
         gain,
@@ -73,8 +69,8 @@ def find(context: RunContext) -> Finding | None:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="gc_pauses",
+    thresholds={"share": Threshold(0.03, "of training; msprof and xpu_timer warn from 1 %")},
     find=find,
     explanation=__doc__,
     order=160,

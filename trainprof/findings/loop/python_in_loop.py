@@ -51,10 +51,6 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import caller, span, takes_of_it
 
-ID: Final = "python_in_loop"
-THRESHOLDS: Final = {
-    "share": Threshold(0.1, "of training (TraceML, gpuprof); 0.05 that one line takes by itself"),
-}
 # Without a line there is little to do about it: only what is plain is told.
 _UNNAMED_FROM_SHARE: Final = 0.15
 # Of training: one statement of the loop's own is worth a look from here on.
@@ -94,7 +90,7 @@ def find(context: RunContext) -> Finding | None:
     spent_s -= loss_s
     part = spent_s / context.settled_s if context.settled_s > 0 else 0.0
     line = _line_of_rest(context, spent_s)
-    is_set = least != THRESHOLDS["share"].value
+    is_set = least != RULE.thresholds["share"].value
     if not is_set and line is not None and _is_plainly_one_line(context, line, part):
         least = _LINE_FROM_SHARE
     if part < least or may_be_waiting(context) or not _is_beside_model(context, line, spent_s):
@@ -111,22 +107,13 @@ def find(context: RunContext) -> Finding | None:
     most = _place_of_most(context, places)
     library = None if named is not None else library_called_at(context, line)
     is_librarys = library is not None and line is not None and _is_known(line)
-    waits = named is not None and is_waiting(named)
-    between = "between the parts of a step" if _is_in_steps(context) else _when(context)
-    takes = "leaves the device without work for" if context.is_on_device else "takes"
-    does = f"Python code {between} {takes}"
-    if is_librarys:
-        does = f"{between} the loop of the library called at {library} {takes}"
-    if waits:
-        does = f"{between} the loop waits for another thread or process:"
-    elif named is not None and (named.torch_share or 0.0) >= _TORCH_FROM_SHARE:
-        does = f"what the loop computes by torch's functions (or NumPy's) {between} takes"
+    does = _does(context, named, library if is_librarys else None)
     advice = _advice(line, most)
     if library is not None:
         advice = advice_for(context, library, is_sure=is_librarys)
     is_sure = named is not None and not named.is_likely
     return plain_finding(
-        ID,
+        RULE.id,
         f"{does} {span(spent_s)}, {context.of_settled(spent_s)}"
         f"{'' if most == ELSEWHERE else f', most of it {most}'}",
         gain,
@@ -147,6 +134,19 @@ def find(context: RunContext) -> Finding | None:
             "function_share": named.share if named and is_sure else None,
         },
     )
+
+
+def _does(context: RunContext, named: HotLine | None, library: str | None) -> str:
+    """Returns what takes the time, with its verb."""
+    between = "between the parts of a step" if _is_in_steps(context) else _when(context)
+    takes = "leaves the device without work for" if context.is_on_device else "takes"
+    if named is not None and is_waiting(named):
+        return f"{between} the loop waits for another thread or process:"
+    if named is not None and (named.torch_share or 0.0) >= _TORCH_FROM_SHARE:
+        return f"what the loop computes by torch's functions (or NumPy's) {between} takes"
+    if library is not None:
+        return f"{between} the loop of the library called at {library} {takes}"
+    return f"Python code {between} {takes}"
 
 
 def python_line(summary: RunSummary) -> HotLine | None:
@@ -304,8 +304,12 @@ def _is_beside_model(context: RunContext, line: HotLine | None, spent_s: float) 
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="python_in_loop",
+    thresholds={
+        "share": Threshold(
+            0.1, "of training (TraceML, gpuprof); 0.05 that one line takes by itself"
+        ),
+    },
     find=find,
     explanation=__doc__,
     order=140,

@@ -33,10 +33,6 @@ from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 from trainprof.record.schema import Writer
 
-ID: Final = "slow_checkpoints"
-THRESHOLDS: Final = {
-    "share": Threshold(0.03, "of training"),
-}
 _OF_A_COPY: Final = (
     "state_dict() gives the tensors themselves, which the next steps change: in the background "
     "write copies ({k: v.detach().clone() for k, v in ...}, of the optimizer's too), or use "
@@ -57,7 +53,7 @@ def find(context: RunContext) -> Finding | None:
         return None
     calls = context.checkpoints
     return plain_finding(
-        ID,
+        RULE.id,
         f"{_calls(calls)} {span(spent_s)}, {percent(part)} of training{_each(calls)}",
         outside_steps(context, context.held_up_s("checkpoint", "checkpoint_s")),
         site=calls.site,
@@ -123,8 +119,8 @@ def _each(calls: Checkpoints) -> str:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="slow_checkpoints",
+    thresholds={"share": Threshold(0.03, "of training")},
     find=find,
     explanation=__doc__,
     order=130,

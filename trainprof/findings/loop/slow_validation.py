@@ -31,18 +31,12 @@ from trainprof.analysis.summary.finding import Finding, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.findings.gain import Gain, outside_steps, plain_finding, start_of_workers
-from trainprof.findings.loading.loader_change import advised, finding, with_workers
+from trainprof.findings.loading.loader_change import advised, loader_finding, with_workers
 from trainprof.findings.loading.waiting import more_workers
 from trainprof.findings.loading.worker_restart import lost_s
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.wording import its_share, number_of, place, span
-
-ID: Final = "slow_validation"
-THRESHOLDS: Final = {
-    "share": Threshold(0.2, "of training"),
-    "loading_share": Threshold(0.5, "of the evaluation: from here on its loader is the cause"),
-}
 
 # Of its forwards.
 _MOSTLY_WITH_GRADIENTS: Final = 0.5
@@ -59,7 +53,7 @@ def find(context: RunContext) -> Finding | None:
     if context.share("evaluation") < least or spent_s <= 0:
         return None
     what = f"evaluation takes {span(spent_s)}, {percent(context.share('evaluation'))} of training"
-    feeder = _fed(context, spent_s)
+    feeder = _longest(context, spent_s)
     if feeder is None or feeder.loader.evaluation_s <= 0:
         return _without_loader(context, spent_s, what)
     passes = max(_passes(context), feeder.loader.passes, 1)
@@ -77,10 +71,10 @@ def find(context: RunContext) -> Finding | None:
     if changed is not None:
         gain, wanted = changed
         advice, change = advised(feeder.loader, wanted)
-        return finding(
+        return loader_finding(
             context,
             feeder,
-            ID,
+            RULE.id,
             f"{what}{slow}",
             gain,
             advice=advice,
@@ -91,10 +85,10 @@ def find(context: RunContext) -> Finding | None:
     over = f" over {feeder.loader.site}" if feeder.loader.called_at else ""
     most = None if is_loading else hottest(context.summary.part_lines, "evaluation")
     counted = ["count while training what is wanted of its samples"] if is_of_what_trains else []
-    return finding(
+    return loader_finding(
         context,
         feeder,
-        ID,
+        RULE.id,
         f"{what} in {number_of(passes, 'pass', 'passes')}{over}{slow}",
         outside_steps(context, own_s),
         advice="; ".join(
@@ -108,7 +102,7 @@ def find(context: RunContext) -> Finding | None:
     )
 
 
-def _fed(context: RunContext, spent_s: float) -> Feeder | None:
+def _longest(context: RunContext, spent_s: float) -> Feeder | None:
     """Returns the loader that evaluation goes over for longest; None where most is over none."""
     if not is_over_loaders(context.loaders, spent_s):
         return None
@@ -126,7 +120,7 @@ def _without_loader(context: RunContext, spent_s: float, what: str) -> Finding:
     passes = max(_passes(context), 1)
     called = called_for_at(context.summary.part_lines)
     return plain_finding(
-        ID,
+        RULE.id,
         f"{what} in {number_of(passes, 'pass', 'passes')}",
         outside_steps(context, spent_s),
         site=called,
@@ -186,8 +180,11 @@ def _with_workers(
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="slow_validation",
+    thresholds={
+        "share": Threshold(0.2, "of training"),
+        "loading_share": Threshold(0.5, "of the evaluation: from here on its loader is the cause"),
+    },
     find=find,
     explanation=__doc__,
     order=120,

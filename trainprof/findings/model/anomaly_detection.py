@@ -23,11 +23,6 @@ from trainprof.findings.gain import unmeasured_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 
-ID: Final = "anomaly_detection"
-THRESHOLDS: Final = {
-    "share": Threshold(0.1, "of training, in forward and backward: what it slows"),
-}
-
 
 def find(context: RunContext) -> Finding | None:
     least = RULE.threshold(context.settings, "share")
@@ -35,18 +30,17 @@ def find(context: RunContext) -> Finding | None:
     if not context.torch.detects_anomalies or part < least:
         return None
     return unmeasured_finding(
-        ID,
+        RULE.id,
         "torch's anomaly detection is on: forward and backward, "
         f"{percent(part)} of training, are slowed by it, and so is what is measured here",
-        site=None,
         advice="take out torch.autograd.set_detect_anomaly(True) or detect_anomaly()",
         evidence={"computing_share": part},
     )
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="anomaly_detection",
+    thresholds={"share": Threshold(0.1, "of training, in forward and backward: what it slows")},
     find=find,
     explanation=__doc__,
     order=270,

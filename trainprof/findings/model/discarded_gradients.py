@@ -24,8 +24,6 @@ from trainprof.findings.gain import needless_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 
-ID: Final = "discarded_gradients"
-THRESHOLDS: Final = {"share": Threshold(0.03, "of training: what backward does for them")}
 _CLIPPED: Final = "gradients are clipped: where these are in that norm, updates change"
 
 
@@ -41,7 +39,7 @@ def find(context: RunContext) -> Finding | None:
         )
     return needless_finding(
         context,
-        ID,
+        RULE.id,
         RULE.threshold(context.settings, "share"),
         context.torch.discarded,
         f"this backward also computes gradients of {model}, which are thrown away unused",
@@ -55,8 +53,8 @@ def find(context: RunContext) -> Finding | None:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="discarded_gradients",
+    thresholds={"share": Threshold(0.03, "of training: what backward does for them")},
     find=find,
     explanation=__doc__,
     order=190,

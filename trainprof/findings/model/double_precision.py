@@ -35,10 +35,6 @@ from trainprof.findings.gain import Gain, of_python, plain_finding, unmeasured_f
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 
-ID: Final = "double_precision"
-THRESHOLDS: Final = {
-    "share": Threshold(0.1, "of training, computing: on a GPU, at work"),
-}
 # Of computing on a CPU, likely and at most: half the bytes, and twice the numbers in a vector.
 _SAVED: Final = (0.5, 0.5)
 # With convolutions. torch 2.13, one core of a Xeon, forward and backward: networks of some layers
@@ -67,7 +63,7 @@ def find(context: RunContext) -> Finding | None:
     also = [f"it may be made so by {' or '.join(numerics.sites)}"] if numerics.sites[1:] else []
     if context.is_on_device:
         return unmeasured_finding(
-            ID,
+            RULE.id,
             title,
             site=site,
             advice=_ADVICE,
@@ -79,7 +75,7 @@ def find(context: RunContext) -> Finding | None:
     if gain is None:
         return None
     return plain_finding(
-        ID,
+        RULE.id,
         title,
         gain,
         site=site,
@@ -107,8 +103,8 @@ def _computing(context: RunContext) -> float | None:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="double_precision",
+    thresholds={"share": Threshold(0.1, "of training, computing: on a GPU, at work")},
     find=find,
     explanation=__doc__,
     order=230,

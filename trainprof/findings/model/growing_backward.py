@@ -35,10 +35,6 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 
-ID: Final = "growing_backward"
-THRESHOLDS: Final = {
-    "times": Threshold(2.5, "its longest tenth of the shortest; noise stays under 2"),
-}
 _LEAST_STEPS: Final = 60
 _SMOOTHED_OVER: Final = 5
 _COLD_STEPS: Final = 3
@@ -78,7 +74,7 @@ def find(context: RunContext) -> Finding | None:
     gain = outside_steps(context, (1 - kept) * spent_s, with_warmup=True)
     line = hottest(context.summary.part_lines, "backward")
     return plain_finding(
-        ID,
+        RULE.id,
         f"backward takes longer from step to step ({span(short_s)} in the shortest tenth of them, "
         f"{span(long_s)} in the longest, {percent(context.share('backward'))} of training in all) "
         "while forward stays as it is: it goes through earlier steps as well",
@@ -133,8 +129,10 @@ def _spread(took: Float64) -> float:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="growing_backward",
+    thresholds={
+        "times": Threshold(2.5, "its longest tenth of the shortest; noise stays under 2"),
+    },
     find=find,
     explanation=__doc__,
     order=170,

@@ -41,10 +41,6 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import caller, place, span, takes_of_it
 
-ID: Final = "python_in_model"
-THRESHOLDS: Final = {
-    "share": Threshold(TOLD_FROM_SHARE, "of training (TraceML, gpuprof)"),
-}
 # Of the time found: a part with less of it is not named.
 _NAMED_PART: Final = 0.2
 
@@ -64,7 +60,7 @@ def _by_elements(context: RunContext, reads: ElementReads) -> Finding | None:
     if gain is None:
         return None
     return plain_finding(
-        ID,
+        RULE.id,
         f"{reads.part} goes through tensors element by element: Python reads {reads.per_pass:,.0f} "
         f"values one by one in each, which takes about {span(reads.seconds)}, {percent(share)} of "
         f"training and {percent(reads.share)} of {reads.part}",
@@ -104,7 +100,7 @@ def _by_looks(context: RunContext) -> Finding | None:
     of_parts = spent_s / sum(context.training[name] for name in parts)
     inside = " and ".join(parts)
     return plain_finding(
-        ID,
+        RULE.id,
         f"Python code inside {inside}, other than torch's operators, takes about {span(spent_s)}, "
         f"{percent(share)} of training and {percent(min(of_parts, 1.0))} of {inside}",
         gain,
@@ -124,8 +120,8 @@ def _by_looks(context: RunContext) -> Finding | None:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="python_in_model",
+    thresholds={"share": Threshold(TOLD_FROM_SHARE, "of training (TraceML, gpuprof)")},
     find=find,
     explanation=__doc__,
     order=150,

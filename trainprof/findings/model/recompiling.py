@@ -30,12 +30,6 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 
-ID: Final = "recompiling"
-THRESHOLDS: Final = {
-    "share": Threshold(0.05, "of training: what comes a few times matters in short runs alone"),
-    "seconds": Threshold(1.0, "nobody changes a script for less"),
-    "times": Threshold(2, "one more version (of state built by the first step, say) comes once"),
-}
 # torch's recompile_limit, unless the script sets another.
 _VERSIONS_KEPT: Final = 8
 _OTHER_DATA: Final = (
@@ -60,7 +54,7 @@ def find(context: RunContext) -> Finding | None:
     versions = max(x.most_versions for x in known)
     given_up = f"after {_VERSIONS_KEPT} versions of one piece of code torch runs it uncompiled"
     return plain_finding(
-        ID,
+        RULE.id,
         f"torch.compile compiled again what it had compiled before, {times} times: "
         f"{span(spent_s)}, {percent(spent_s / context.training_s)} of training",
         outside_steps(context, spent_s, with_warmup=True),
@@ -90,8 +84,14 @@ def _advice(changed: list[str]) -> str:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="recompiling",
+    thresholds={
+        "share": Threshold(0.05, "of training: what comes a few times matters in short runs alone"),
+        "seconds": Threshold(1.0, "nobody changes a script for less"),
+        "times": Threshold(
+            2, "one more version (of state built by the first step, say) comes once"
+        ),
+    },
     find=find,
     explanation=__doc__,
     order=260,

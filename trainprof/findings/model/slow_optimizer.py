@@ -42,10 +42,6 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import number_of, span
 
-ID: Final = "slow_optimizer"
-THRESHOLDS: Final = {
-    "share": Threshold(0.1, "of training: half of it gone would be worth a change"),
-}
 # What of the step's time went once it was fused, at least, likely, at most: 200 parameters of 64
 # numbers, 60 of 16,000, 4 of a million, and 2 to 80 of 32 to 260,000, torch 2.13 on one core, and
 # two scripts of some ten parameters, embeddings among them.
@@ -111,7 +107,7 @@ def _on_device(context: RunContext) -> Finding | None:
     change = " and ".join(with_argument(calls, "fused"))
     instead = f"{change} in place of foreach=False, or leave both out" if change else ""
     return plain_finding(
-        ID,
+        RULE.id,
         f"{' and '.join(names)} with foreach=False: the host gives out the changes of {tensors} "
         f"parameters one by one, in {span(spent_s)}, {context.of_settled(spent_s)}, and the device "
         "waits",
@@ -151,7 +147,7 @@ def _of_the_scripts_own(context: RunContext) -> Finding | None:
     if gain is None or not _is_enough(context, spent_s):
         return None
     return plain_finding(
-        ID,
+        RULE.id,
         f"{own.name}, written in the script, changes {own.tensors} parameters one by one: "
         f"{span(spent_s)}, {percent(spent_s / context.training_s)} of training",
         gain,
@@ -197,7 +193,7 @@ def _of_torchs(context: RunContext) -> Finding | None:
     names = list(dict.fromkeys(name for name, _ in tensors))
     change = " and ".join(with_argument(calls, "fused"))
     return plain_finding(
-        ID,
+        RULE.id,
         f"{' and '.join(names)} update{'s' if len(names) == 1 else ''} "
         f"{number_of(sum(tensors.values()), 'parameter')} one by one: {span(spent_s)}, "
         f"{percent(spent_s / context.training_s)} of training",
@@ -246,8 +242,8 @@ def _saves(looped: LoopedOptimizer) -> tuple[float, float, float] | None:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="slow_optimizer",
+    thresholds={"share": Threshold(0.1, "of training: half of it gone would be worth a change")},
     find=find,
     explanation=__doc__,
     order=220,

@@ -30,8 +30,8 @@ from dataclasses import replace
 from math import ceil
 from typing import Final
 
-from trainprof.analysis.machine.free_cores import cores_for_threads, shared_cpu
 from trainprof.analysis.summary.finding import EXPLAINS_S, LOADER_ID, Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.free_cores import cores_for_threads, shared_cpu
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import WorkerThreads
 from trainprof.analysis.summary.run import COMPUTE_KEYS
@@ -42,14 +42,6 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.wording import number_of, place, span
 
-ID: Final = "thread_count"
-THRESHOLDS: Final = {
-    "share": Threshold(0.5, "of training, computing on the CPU"),
-    "operator_s": Threshold(200e-6, "an operator of the backward pass: smaller ones hardly gain"),
-    "runnable_share": Threshold(0.3, "of the making of batches, waiting for a core"),
-    "threads": Threshold(1.5, "at work in each worker while it makes a batch"),
-    "busy_share": Threshold(0.2, "of training, in which its workers make batches"),
-}
 # Of the cores that torch has threads for: with fewer than that free, nothing is sure.
 _FREE_TIMES: Final = 1.5
 # Of the cores: so many more threads of workers than that are at work at once.
@@ -60,11 +52,8 @@ _NOT_TOLD: Final = WorkerThreads(torch=1)
 
 def find(context: RunContext) -> Finding | None:
     in_workers = (_in_workers(context, feeder) for feeder in context.feeding)
-    return (
-        next((worker for worker in in_workers if worker), None)
-        or _too_many(context)
-        or _too_few(context)
-    )
+    first = next((finding for finding in in_workers if finding), None)
+    return first or _too_many(context) or _too_few(context)
 
 
 def _in_workers(context: RunContext, feeder: Feeder) -> Finding | None:
@@ -78,11 +67,7 @@ def _in_workers(context: RunContext, feeder: Feeder) -> Finding | None:
     # Those of torch's that wait for the others of an operation take no core meanwhile.
     at_work = max(fetch.cpu_s / fetch.running_s, known.torch)
     waits, busy = (fetch.runnable_s or 0.0) / made_s, made_s / (workers * context.training_s)
-    numbers = {
-        "runnable_share": waits,
-        "threads": at_work,
-        "busy_share": min(busy, 1.0),
-    }
+    numbers = {"runnable_share": waits, "threads": at_work, "busy_share": min(busy, 1.0)}
     if any(value < _least(context, name) for name, value in numbers.items()):
         return None
     # Those that wait for a core would work beside those that do.
@@ -100,7 +85,7 @@ def _in_workers(context: RunContext, feeder: Feeder) -> Finding | None:
         advice = f"one thread in each worker: torch.set_num_threads(1) in worker_init_fn{at}"
     ranks = f" of {ranks_of(feeder)} ranks" if ranks_of(feeder) > 1 else ""
     return unmeasured_finding(
-        ID,
+        RULE.id,
         f"{who} in each of {number_of(workers, 'worker')}{ranks}, on {_cores(cores)}: a batch "
         f"waits for a core for {percent(waits)} of its making",
         site=(known.set_at if known.torch > 1 else None) or feeder.loader.site,
@@ -126,10 +111,10 @@ def _too_many(context: RunContext) -> Finding | None:
     # A core with hyper-threads runs a thread on each of them, though it hardly gains by that.
     if threads <= max(ceil(cores), 1) or there is None or there < threads:
         return None
-    best = context.physical_cores() or cores
+    best = context.cores("cores_physical") or cores
     number = max(ceil(best), 1)
     return unmeasured_finding(
-        ID,
+        RULE.id,
         f"torch computes with {threads} threads on {_cores(best)}: they wait for each other in "
         f"forward, backward and optimizer, {percent(part)} of training",
         site=context.torch.threads_set_at,
@@ -160,7 +145,7 @@ def _too_few(context: RunContext) -> Finding | None:
     number, site = max(round(free), threads + 1), context.torch.threads_set_at
     where = "" if site is None else f" in place of {site}"
     return plain_finding(
-        ID,
+        RULE.id,
         f"torch computes with {number_of(threads, 'thread')}, and {_cores(free)} are free: "
         f"forward, backward and optimizer are {percent(part)} of training, operators take "
         f"{span(operator_s)} in the mean",
@@ -214,8 +199,16 @@ def _cores(cores: float) -> str:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="thread_count",
+    thresholds={
+        "share": Threshold(0.5, "of training, computing on the CPU"),
+        "operator_s": Threshold(
+            200e-6, "an operator of the backward pass: smaller ones hardly gain"
+        ),
+        "runnable_share": Threshold(0.3, "of the making of batches, waiting for a core"),
+        "threads": Threshold(1.5, "at work in each worker while it makes a batch"),
+        "busy_share": Threshold(0.2, "of training, in which its workers make batches"),
+    },
     find=find,
     explanation=__doc__,
     order=280,

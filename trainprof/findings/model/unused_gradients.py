@@ -22,8 +22,6 @@ from trainprof.findings.gain import needless_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 
-ID: Final = "unused_gradients"
-THRESHOLDS: Final = {"share": Threshold(0.03, "of training: what backward does for them")}
 _CAUTIONS: Final = (
     "where these gradients are clipped together with others, or logged, that changes",
     # torch gives a reentrant checkpoint no gradient where none of its inputs needs one.
@@ -35,23 +33,25 @@ def find(context: RunContext) -> Finding | None:
     unused = context.torch.unused
     if unused is None:
         return None
+    # Activations are checkpointed, or forwards computed again in another way.
+    is_recomputed = context.training.get("recompute", 0.0) > 0
     whose = f" of {unused['model']}" if unused["model"] else ""
     return needless_finding(
         context,
-        ID,
+        RULE.id,
         RULE.threshold(context.settings, "share"),
         [unused],
         f"backward computes the gradients of parameters{whose}, which no optimizer updates",
         site=unused["model_at"],
         advice=".requires_grad_(False) on those parameters, once, before training; or, if they "
         "were meant to learn, give them to the optimizer",
-        cautions=[*_CAUTIONS[: 2 if context.recomputes_forwards else 1]],
+        cautions=[*_CAUTIONS[: 2 if is_recomputed else 1]],
     )
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="unused_gradients",
+    thresholds={"share": Threshold(0.03, "of training: what backward does for them")},
     find=find,
     explanation=__doc__,
     order=180,

@@ -18,10 +18,8 @@ _HAVE_SYNCHRONIZE: Final = (*_HAVE_STATE, "mps", "accelerator")
 class Accelerator:
     """Knows which devices the script works on, and waits for them.
 
-    torch's own functions are taken when this is made, before any probe wraps them.
-
-    Attributes:
-        capturing: How many CUDA graphs are being captured, since `watch_captures`.
+    torch's own functions are taken when this is made, before any probe wraps them. From
+    `watch_captures` on, `capturing` counts CUDA graphs that are being captured.
     """
 
     def __init__(self, torch: ModuleType) -> None:
@@ -58,9 +56,6 @@ class Accelerator:
             if name not in begun and is_initialized is not None and is_initialized():
                 begun.append(name)
         return begun
-
-    def indices_in_use(self, kind: str) -> list[int]:
-        return sorted(self._seen.get(kind, ()))
 
     def synchronize(self) -> bool:
         """Waits for every device in use; False where none is in use or may be waited for."""
@@ -100,18 +95,19 @@ class Accelerator:
         self.capturing -= 1
 
     def _synchronize_all_of(self, kind: str) -> None:
-        known = self._synchronize.get(kind)
-        if known is None:
-            known = getattr(getattr(self._torch, kind, None), "synchronize", None)
-        known = known or self._synchronize.get("accelerator")
+        known = (
+            self._synchronize.get(kind)
+            or getattr(getattr(self._torch, kind, None), "synchronize", None)
+            or self._synchronize.get("accelerator")
+        )
+        indices = sorted(self.indices_of(kind))
         if known is None:
             return
-        indices = self._seen.get(kind, ())
-        if len(indices) > 1:
-            for index in sorted(indices):
-                known(index)
-        else:
+        if len(indices) <= 1:
             known()
+        else:
+            for index in indices:
+                known(index)
 
 
 def may_have_device(torch: ModuleType) -> bool:

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from trainprof.inside.device.accelerator import Accelerator, may_have_device
-from trainprof.inside.patching.patcher import Patcher, let_dynamo_skip
+from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.session import Session
 from trainprof.record.schema import DeviceMarkFlag, Kind, Topic
 
@@ -37,18 +37,14 @@ class _Stream:
 
 
 class DeviceMarksProbe:
-    """Makes the clock of phases leave an event in the device's stream at each reading.
-
-    Events are queried later, never waited for. Each has the time since the one before, by the
-    device's clock.
-    """
+    """Makes the clock of phases leave an event in the device's stream at each reading."""
 
     name = "device_marks"
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         if session.options.get("cuda_sync") or not may_have_device(torch):
             return
-        self._torch, self._patcher, self._session = torch, patcher, session
+        self._torch, self._session = torch, session
         self._accelerator = session.accelerator = Accelerator(torch)
         self._accelerator.watch_captures(patcher)
         self._kinds: list[str] = []
@@ -60,33 +56,18 @@ class DeviceMarksProbe:
         self._streams: dict[tuple[int, int], _Stream] = {}
         self._of_parent: list[Any] = []
         os.register_at_fork(after_in_child=self._forget)
-        session.phase_now = self._marking_clock(self._mark)
-        session.wait_now = self._marking_clock(self._mark_wait)
-        session.mark_copy_begin = patcher.guarded(self._mark_copy_begin)
-        session.mark_copy_end = patcher.guarded(self._mark)
-        session.device_was_waited_for = patcher.guarded(self._record_here)
-        session.at_end.append(patcher.guarded(self._record_here))
+        session.phase_now = patcher.clock(session.now, self._mark)
+        session.wait_now = patcher.clock(session.now, self._mark_wait)
+        session.on_copy_begin.subscribe(patcher.guarded(self._mark_copy_begin))
+        session.on_copy_end.subscribe(patcher.guarded(self._mark))
+        session.on_device_wait.subscribe(patcher.guarded(self._record_here))
+        session.on_end.subscribe(patcher.guarded(self._record_here))
 
     def _forget(self) -> None:
         """In a forked child: events of the parent's cannot be used, nor thrown away."""
         self._of_parent.append(self._streams)
         self._streams, self._make_event = {}, None
         self._kinds = []
-
-    def _marking_clock(self, mark: Callable[[int], None]) -> Callable[[], int]:
-        now, patcher = self._session.now, self._patcher
-
-        def phase_now() -> int:
-            at = now()
-            if not patcher.is_silent:
-                try:
-                    mark(at)
-                except Exception as error:
-                    patcher.fail(error)
-            return at
-
-        let_dynamo_skip(phase_now, and_all_below=True)
-        return phase_now
 
     def _mark(self, at: int) -> None:
         make_event = self._make_event or self._begin()
@@ -126,8 +107,8 @@ class DeviceMarksProbe:
         if self._accelerator.is_capturing(self._kinds):
             return
         thread = get_ident()
-        for (of_thread, device), stream in list(self._streams.items()):
-            if of_thread == thread:
+        for (owner, device), stream in list(self._streams.items()):
+            if owner == thread:
                 self._record_reached(stream, device)
 
     def _begin(self) -> Callable[[], Any] | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
@@ -15,7 +16,6 @@ from trainprof.inside.patching.patcher import (
     Arguments,
     Patcher,
     called_around,
-    let_dynamo_skip,
     recorded_after,
 )
 from trainprof.inside.session import Session
@@ -25,8 +25,8 @@ Figures = dict[MemoryFigure, int]
 # Reads the figures of the device of that number.
 Reader = Callable[[int], Figures]
 
-# Readings follow each other in bursts: only from one end of a phase to the next do they tell what
-# the phase did. The first is longer, for the first steps mostly set the peak.
+# Readings follow each other in bursts: only then do they tell what a phase did. The first is
+# longer, for the first steps mostly set the peak.
 FIRST_BURST: Final = 96
 BURST: Final = 32
 # A burst takes this part of the time until the next one.
@@ -68,22 +68,19 @@ _CAUSES: Final = 8
 
 
 class DeviceMemoryProbe:
-    """Makes the clock of phases read the allocator's statistics when they are due.
-
-    To be attached after those who set that clock, and before those who read it.
-    """
+    """Makes the clock of phases read the allocator's statistics when they are due."""
 
     name = "device_memory"
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         if session.accelerator is None:  # nothing that knows of devices, or none can be there
             return
-        self._torch, self._patcher, self._session = torch, patcher, session
+        self._torch, self._session = torch, session
         self._accelerator: Accelerator = session.accelerator
         self._forget()
         os.register_at_fork(after_in_child=self._forget)
-        session.phase_now = self._reading_clock(session.phase_now)
-        session.at_end.append(patcher.guarded(self._read_at_end))
+        session.phase_now = patcher.clock(session.phase_now, self._read_when_due)
+        session.on_end.subscribe(patcher.guarded(self._read_at_end))
         self._watch_resets(torch, patcher)
 
     def _forget(self) -> None:
@@ -94,22 +91,9 @@ class DeviceMemoryProbe:
         self._due_ns = self._began_ns = self._burst_ns = 0
         self._left = FIRST_BURST
 
-    def _reading_clock(self, inner: Callable[[], int]) -> Callable[[], int]:
-        patcher, read = self._patcher, self._read_when_due
-
-        def phase_now() -> int:
-            at = inner()
-            if at >= self._due_ns and not patcher.is_silent:
-                try:
-                    read(at)
-                except Exception as error:
-                    patcher.fail(error)
-            return at
-
-        let_dynamo_skip(phase_now, and_all_below=True)
-        return phase_now
-
     def _read_when_due(self, at: int) -> None:
+        if at < self._due_ns:
+            return
         if self._reader is None and not self._begin():
             self._due_ns = max(self._due_ns, at + _ASKED_EVERY_NS)
             return
@@ -126,10 +110,7 @@ class DeviceMemoryProbe:
             int((at - self._began_ns) * PAUSE_OF_PASSED),
         )
         self._due_ns = self._session.now() + pause
-        self._start_burst(BURST)
-
-    def _start_burst(self, readings: int) -> None:
-        self._left, self._burst_ns = readings, 0
+        self._left, self._burst_ns = BURST, 0
         self._last.clear()
 
     def _begin(self) -> bool:
@@ -177,7 +158,7 @@ class DeviceMemoryProbe:
 
     def _devices(self) -> list[int]:
         current = getattr(getattr(self._torch, self._kind, None), "current_device", lambda: 0)
-        return sorted({int(current()), *self._accelerator.indices_in_use(self._kind)})
+        return sorted({int(current()), *self._accelerator.indices_of(self._kind)})
 
     def _read_apart(self) -> None:
         """Reads at a moment that is no end of a phase."""
@@ -196,12 +177,9 @@ class DeviceMemoryProbe:
         """Reads what the script's own resets are about to lose."""
         read = patcher.guarded(self._read_apart)
         make = called_around(lambda *_, **__: read())
-        for kind in ("cuda", "xpu", "accelerator"):
-            module = getattr(torch, kind, None)
+        for module in device_modules(torch):
             for name in _RESETS:
-                inner = getattr(module, "memory", None)
-                holders = (inner, module)
-                places = [(x, name) for x in holders if name in getattr(x, "__dict__", {})]
+                places = _places(module, name)
                 if places:
                     patcher.around(make, *places)
 
@@ -215,11 +193,8 @@ class EmptiedCachesProbe:
         self._session = session
         make = recorded_after(session.now, patcher.guarded(self._emptied))
         for module in device_modules(torch):
-            holders = (module, getattr(module, "memory", None))
-            places = [
-                (x, "empty_cache") for x in holders if x is not None and "empty_cache" in vars(x)
-            ]
-            if places and len({id(vars(holder)[name]) for holder, name in places}) == 1:
+            places = _places(module, "empty_cache")
+            if places:
                 patcher.around_if_there(make, *places)
 
     def _emptied(self, start: int, end: int, caller: FrameType | None, _: Arguments) -> None:
@@ -227,12 +202,14 @@ class EmptiedCachesProbe:
         self._session.emit(_CACHE_EMPTIED, start, end, site, 0, 0)
 
 
-def find_reader(torch: ModuleType, kind: str) -> Reader | None:
-    """Returns what reads the statistics of devices of a type; None where torch has none.
+def _places(module: Any, name: str) -> list[tuple[Any, str]]:
+    """Returns where torch has a function for a kind of device: it has most of them twice."""
+    holders = (getattr(module, "memory", None), module)
+    return [(holder, name) for holder in holders if name in getattr(holder, "__dict__", {})]
 
-    At the least cost: each call makes a dict of some 200 numbers, and what torch offers besides
-    flattens and sorts it for every single figure.
-    """
+
+def find_reader(torch: ModuleType, kind: str) -> Reader | None:
+    """Returns what reads the statistics of devices of a type; None where torch has none."""
     module = getattr(torch, kind, None)
     nested = getattr(module, "memory_stats_as_nested_dict", None)
     if nested is not None:
@@ -250,16 +227,12 @@ def find_reader(torch: ModuleType, kind: str) -> Reader | None:
 
 
 def _read_nested(
-    stats: Callable[[int], Mapping[str, Any]],
-    counts: tuple[tuple[MemoryFigure, str], ...],
-    index: int,
+    stats: Callable[[int], Any], counts: Sequence[tuple[MemoryFigure, str]], index: int
 ) -> Figures:
     read, figures = stats(index), Figures()
     for figure, name, metric in _BYTES:
-        try:
+        with suppress(KeyError, TypeError):
             figures[figure] = int(read[name]["all"][metric])
-        except (KeyError, TypeError):
-            continue
     return figures | {figure: int(read[name]) for figure, name in counts if name in read}
 
 
@@ -279,10 +252,7 @@ def _read_current(
 
 
 def limit_of(torch: ModuleType, kind: str, index: int) -> int | None:
-    """Returns the bytes that this process may take from a device; None where torch doesn't say.
-
-    Its size, or the share of it that the script has set; other processes' memory comes off it.
-    """
+    """Returns the bytes that this process may take from a device; None where torch doesn't say."""
     module = getattr(torch, kind, None)
     properties = getattr(module, "get_device_properties", None)
     if properties is not None:
@@ -299,8 +269,7 @@ def limit_of(torch: ModuleType, kind: str, index: int) -> int | None:
 def last_state(is_user_code: Callable[[CodeType], bool]) -> dict[str, Any] | None:
     """Returns {device, place, requested_bytes, ...} of the memory error that ends this process.
 
-    None without such an error. Sizes as in torch's message, None where it has none; `place` is the
-    user's innermost [file, line, function].
+    None without such an error. `place` is the user's innermost [file, line, function].
     """
     error = _last_error()
     for _ in range(_CAUSES):

@@ -1,8 +1,7 @@
 """Ends the run at a limit of steps or seconds, as a normal end of the script.
 
-Each rank of a run looks at the clock for itself. Were the time over between the looks of two, one
-would leave, and the other wait in vain for its gradients. So the first rank that finds it over
-writes down a step a little ahead, and all end there. No rank ever waits for another here.
+Were its time over between two ranks' readings of the clock, one would wait in vain for the other's
+gradients: the first rank that finds it over writes down a step a little ahead, and all end there.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from trainprof.record.event_log import EventLog
+from trainprof.record.files import contents_of
 from trainprof.record.limit_met import tell_limit
 from trainprof.record.names import LAST_STEP, MAX_STEPS, MAX_TIME
 from trainprof.record.schema import Kind
@@ -49,17 +49,12 @@ def loader_worker() -> int | None:
 class RunLimitReached(SystemExit):
     """Raised in the script at its limit: `finally` blocks run, and there is no traceback."""
 
-    def __init__(self, limit: str) -> None:
-        super().__init__(0)
-        self.limit = limit
-
 
 class Limit:
     """Counts steps and watches the clock; raises only between steps, on the main thread.
 
-    Attributes:
-        before_batch, before_step, before_forward: To be called by probes at the outermost hook, or
-            None where no limit was set, so that it costs nothing.
+    Probes call `before_batch`, `before_step` and `before_forward` at the outermost hook; they are
+    None where no limit was set.
     """
 
     def __init__(self, log: EventLog, options: dict[str, Any], now: Callable[[], int]) -> None:
@@ -83,24 +78,20 @@ class Limit:
         armed = self._max_steps is not None or self._deadline_ns is not None
         self.before_batch: Callable[[], None] | None = self._before_batch if armed else None
         self.before_step: Callable[[int], None] | None = self._before_step if armed else None
-        self.before_forward: Callable[[], None] | None = None
-        if self._deadline_ns is not None:
-            self.before_forward = self._check_time
+        self.before_forward = None if self._deadline_ns is None else self._check_time
 
     def stepped(self, optimizer: int) -> None:
         """Counts an outermost update of one optimizer."""
         if self._max_steps is not None or self._last_step is not None:
             self._count.add(optimizer)
         if self._enough is not None:
-            self._enough.stepped(self._now())
-            self._deadline_ns = self._enough.deadline_ns
+            self._deadline_ns = self._enough.stepped(self._now())
 
     def forget(self) -> None:
         """Takes back what was counted so far: those were no updates."""
         self._count = StepCount()
         if self._enough is not None:
-            self._enough.forget()
-            self._deadline_ns = self._enough.deadline_ns
+            self._deadline_ns = self._enough.forget()
 
     def join(self, world_size: int) -> None:
         """Has this process, one of so many ranks, end at the same step as the others."""
@@ -138,8 +129,7 @@ class Limit:
             return
         now = self._now()
         if self._enough is not None:
-            self._enough.looked(now)
-            self._deadline_ns = self._enough.deadline_ns
+            self._deadline_ns = self._enough.begun(now)
         if now < self._deadline_ns or not can_end():
             return
         last_step, steps = self._last_step, self._count.steps
@@ -155,7 +145,7 @@ class Limit:
         if self._is_to_be_told:
             self._is_to_be_told = False
             tell_limit(self._log.run_directory)
-        raise RunLimitReached(limit)
+        raise RunLimitReached(0)
 
 
 def can_end() -> bool:
@@ -164,12 +154,10 @@ def can_end() -> bool:
 
 
 class EnoughTime:
-    """The time until which a trial may go on, however long it took to begin.
+    """The time until which a trial may go on, as its methods return it, in ns.
 
-    Args:
-        enough_s: Seconds in all, and since the first step, after both of which it has enough.
-            Where no step is made, the former since the first batch or forward.
-        enough_steps: It makes this many steps in any case, unless `latest_ns` comes first.
+    It has enough after `enough_s` in all and since the first step (without one, after the former
+    since the first batch or forward), and makes `enough_steps` unless `latest_ns` comes first.
     """
 
     def __init__(
@@ -177,42 +165,40 @@ class EnoughTime:
     ) -> None:
         self._started_ns, self._latest_ns = started_ns, latest_ns
         self._in_all_ns, self._trained_ns = (int(seconds * 1e9) for seconds in enough_s)
-        self._looked_ns: int | None = None
+        self._first_ns: int | None = None
         self._enough_steps, self._steps = enough_steps, 0
-        self._enough_ns = latest_ns
-        self.deadline_ns = latest_ns
+        self._enough_ns = self._deadline_ns = latest_ns
 
-    def looked(self, now_ns: int) -> None:
+    def begun(self, now_ns: int) -> int:
         """To be called before each batch, forward and step."""
-        if self._looked_ns is None:
-            self._looked_ns = now_ns
-            self._set(now_ns + self._in_all_ns)
+        if self._first_ns is None:
+            self._first_ns = now_ns
+            self._deadline_ns = now_ns + self._in_all_ns
+        return self._deadline()
 
-    def stepped(self, now_ns: int) -> None:
+    def stepped(self, now_ns: int) -> int:
         """To be called after each step."""
         self._steps += 1
         if self._steps == 1:
             self._enough_ns = max(self._started_ns + self._in_all_ns, now_ns + self._trained_ns)
-            self.deadline_ns = self._latest_ns
+            self._deadline_ns = self._latest_ns
         if self._steps == self._enough_steps:
-            self._set(self._enough_ns)
+            self._deadline_ns = self._enough_ns
+        return self._deadline()
 
-    def forget(self) -> None:
+    def forget(self) -> int:
         """Takes back the steps so far: those were none."""
         self._steps = 0
-        if self._looked_ns is not None:
-            self._set(self._looked_ns + self._in_all_ns)
+        if self._first_ns is not None:
+            self._deadline_ns = self._first_ns + self._in_all_ns
+        return self._deadline()
 
-    def _set(self, deadline_ns: int) -> None:
-        self.deadline_ns = min(deadline_ns, self._latest_ns)
+    def _deadline(self) -> int:
+        return min(self._deadline_ns, self._latest_ns)
 
 
 class LastStep:
-    """What one rank knows of the step at which all end.
-
-    Args:
-        directory: Of the run; ranks that share it end at the same step.
-    """
+    """What one rank knows of the step at which all end that share a run's directory."""
 
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, LAST_STEP)
@@ -225,10 +211,7 @@ class LastStep:
         return self._steps is not None and steps >= self._steps
 
     def is_out_of_reach(self, steps: int, now_ns: int, allowed_ns: int) -> bool:
-        """Whether a rank whose time is over is to end by itself; agrees on a step if there is none.
-
-        `allowed_ns` is how long the run was to take.
-        """
+        """Whether a rank whose time is over is to end by itself; agrees on a step if need be."""
         if os.getpid() != self._process:  # a child of a rank is none
             return True
         if self._patient_until_ns is None:
@@ -259,13 +242,6 @@ class LastStep:
 
     def _read(self) -> int | None:
         """Returns None where the other rank is about to write it."""
-        try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            return None
-        try:
-            return int(os.read(descriptor, _LONGEST_NUMBER))
-        except (OSError, ValueError):
-            return None
-        finally:
-            os.close(descriptor)
+        with contextlib.suppress(ValueError):
+            return int(contents_of(self._path, _LONGEST_NUMBER) or b"")
+        return None

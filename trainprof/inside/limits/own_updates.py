@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from trainprof.inside.limits.limit import OWN_UPDATES, can_end
 from trainprof.inside.patching.patcher import Patcher
-from trainprof.inside.session import BackwardWatch, Session
+from trainprof.inside.session import Session
 
 # Of the arguments of the engine's Python door that follow what it starts from.
 _CREATE_GRAPH: Final = 2
@@ -16,9 +16,8 @@ _CREATE_GRAPH: Final = 2
 class OwnUpdatesProbe:
     """Takes an outermost backward pass for a step, until the script builds an optimizer.
 
-    An update may take many of them: accumulated gradients, the two losses of a GAN. But then there
-    is an optimizer, and its steps alone count. Where a pass differentiates another one, only the
-    outer one counts: the one of least order that was seen.
+    Where a pass differentiates another one, only the outer one counts: the one of least order that
+    was seen.
     """
 
     name = "own_updates"
@@ -34,11 +33,12 @@ class OwnUpdatesProbe:
         self._depth = 0
         self._least_order: int | None = None
         self._counts = False
-        self._watch = BackwardWatch(patcher.guarded(self._begins), patcher.guarded(self._has_ended))
-        session.watch_backward(self._watch, is_on=True)
+        self._begin, self._end = patcher.guarded(self._begins), patcher.guarded(self._has_ended)
+        session.on_backward.subscribe(self._begin)
+        session.on_backward_end.subscribe(self._end)
         stop = patcher.guarded(self._stop)
-        session.at_parameters.append(stop)
-        session.at_first_step.append(stop)
+        session.on_parameters.subscribe(stop)
+        session.on_first_step.subscribe(stop)
 
     def _begins(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not can_end():
@@ -56,10 +56,7 @@ class OwnUpdatesProbe:
             self._before_step(OWN_UPDATES)
 
     def _order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """Returns 0 for a pass that nothing differentiates, else the more the deeper inside it is.
-
-        torch.func always lets its passes be differentiated, and has their depth.
-        """
+        """Returns 0 for a pass that nothing differentiates, else more the deeper inside it is."""
         is_given = len(args) > _CREATE_GRAPH
         create_graph = args[_CREATE_GRAPH] if is_given else kwargs.get("create_graph")
         if not isinstance(create_graph, int) or not create_graph:
@@ -74,7 +71,8 @@ class OwnUpdatesProbe:
             self._limit.stepped(OWN_UPDATES)
 
     def _stop(self, _: Any) -> None:
-        if self._watch in self._session.backward_watches:
-            self._session.watch_backward(self._watch, is_on=False)
+        if self._begin in self._session.on_backward.watchers:
+            self._session.on_backward.unsubscribe(self._begin)
+            self._session.on_backward_end.unsubscribe(self._end)
             self._limit.forget()
             self._counts = False

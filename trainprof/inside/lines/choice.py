@@ -1,8 +1,6 @@
 """Chooses the functions whose lines are worth timing.
 
-From a file's text, before it runs: of a call that has begun, the first lines would be lost. And
-from the objects of a DataLoader, without running any of their code: attributes are looked up where
-they are stored.
+From a file's text, before it runs, and from the objects of a DataLoader, none of whose code runs.
 """
 
 from __future__ import annotations
@@ -47,12 +45,7 @@ _Target = str | tuple[str, str] | None
 
 @dataclass(slots=True)
 class Choice:
-    """What one file's text says.
-
-    Attributes:
-        why: Why a function is chosen, by its qualified name and the first line of its code.
-        wanted: Functions of other modules that chosen ones call: why, by module and name.
-    """
+    """Why functions are chosen, by name and first line; those `wanted` of other modules."""
 
     why: dict[Place, str] = field(default_factory=dict)
     wanted: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -83,12 +76,9 @@ class _Function:
 
 
 def choose(tree: ast.Module, *, package: str = "", called: dict[str, str] | None = None) -> Choice:
-    """Returns the functions of a file that are to be timed.
+    """Returns the functions of a file of `package` that are to be timed.
 
-    Args:
-        tree: The file.
-        package: Of the module, for its relative imports.
-        called: Names in this module that functions chosen elsewhere call, with the reason.
+    `called` has the names in it that functions chosen elsewhere call, with the reason.
     """
     return _Chooser(tree, package).choose(called or {})
 
@@ -100,13 +90,10 @@ def functions_in(code: CodeType, parent: str = "") -> Iterator[tuple[Place, Code
     for thing in code.co_consts:
         if isinstance(thing, CodeType):
             name = parent + thing.co_name
-            is_function = bool(thing.co_flags & _OPTIMIZED)
+            is_function = bool(thing.co_flags & inspect.CO_OPTIMIZED)  # not of a class
             if is_function:
                 yield (name, thing.co_firstlineno), thing
             yield from functions_in(thing, f"{name}.<locals>." if is_function else f"{name}.")
-
-
-_OPTIMIZED: Final = 0x1  # inspect.CO_OPTIMIZED: code of a function, not of a class
 
 
 class _Chooser:
@@ -320,32 +307,26 @@ _MAX_INNER: Final = 16
 
 
 class LoaderFunctions:
-    """Collects the user's functions that one loader runs: dataset, collate, samplers."""
+    """The user's functions that one loader runs: of its dataset, collate function and samplers."""
 
-    def __init__(self, is_user_code: Callable[[CodeType], bool]) -> None:
+    def __init__(
+        self, is_user_code: Callable[[CodeType], bool], dataset: Any, collate: Any, *samplers: Any
+    ) -> None:
         self._is_user_code = is_user_code
         self._chosen: dict[int, Chosen] = {}
         # Kept alive, so that no id is used again.
         self._seen: dict[int, Any] = {}
         self._owners: dict[int, Any] = {}
 
-    def add_dataset(self, dataset: Any) -> None:
         self._add_object(dataset, _DATASET_METHODS, DATASET)
-
-    def add_sampler(self, sampler: Any) -> None:
-        self._add_object(sampler, _SAMPLER_METHODS, SAMPLER)
-        for name in ("sampler", "batch_sampler"):
-            self._add_object(of_object(sampler, name), _SAMPLER_METHODS, SAMPLER)
-
-    def add_collate(self, collate: Any) -> None:
         self._called(collate, COLLATE)
         own = own_function(collate, self._is_user_code)
         if own is not None:
             self._add(own[0], COLLATE, own[1])
-
-    @property
-    def has_samplers(self) -> bool:
-        return any(why is SAMPLER for _, why in self._chosen.values())
+        for sampler in samplers:
+            inner = (of_object(sampler, name) for name in ("sampler", "batch_sampler"))
+            for thing in (sampler, *inner):
+                self._add_object(thing, _SAMPLER_METHODS, SAMPLER)
 
     def all(self) -> list[Chosen]:
         """Returns functions and why they are chosen, with the user's functions that they call."""

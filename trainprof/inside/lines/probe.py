@@ -1,8 +1,7 @@
 """Times lines in this process: which functions, when, and how that is recorded.
 
-The script's functions stay what they are: line_profiler knows lines by the bytes of their code, so
-a function is timed by its code, known from its file's text before the file runs. Only what is under
-`@profile` is wrapped, as line_profiler does.
+Functions stay what they are: line_profiler knows lines by the bytes of their code, which is known
+from a file's text before it runs. Only what is under `@profile` is wrapped.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import inspect
 import json
 import os
 import re
-import stat
 import sys
 import threading
 import warnings
@@ -27,7 +25,14 @@ from time import perf_counter_ns
 from types import CodeType, ModuleType
 from typing import Any, Final
 
-from trainprof.inside.lines.choice import PROFILE, Choice, LoaderFunctions, choose, functions_in
+from trainprof.inside.lines.choice import (
+    PROFILE,
+    SAMPLER,
+    Choice,
+    LoaderFunctions,
+    choose,
+    functions_in,
+)
 from trainprof.inside.lines.timer import (
     Label,
     LineTimer,
@@ -40,6 +45,7 @@ from trainprof.inside.patching.patcher import Patcher, Wrapped, called_around, h
 from trainprof.inside.patching.static_lookup import stored
 from trainprof.inside.session import Session
 from trainprof.record.event_log import EventLog
+from trainprof.record.files import contents_of
 from trainprof.record.names import SOURCES
 from trainprof.record.schema import Topic
 
@@ -58,14 +64,7 @@ _MAX_NAME: Final = 80
 
 
 class Lines:
-    """The timing of lines in one process; `profile` is what the script knows by that name.
-
-    Args:
-        options: `functions` and `only` of launch/options.py.
-        log: Of this process.
-        directory: The run's.
-        cwd: Where this process was started; relative names of files start from it.
-    """
+    """The timing of lines in one process; `profile` is what the script knows by that name."""
 
     def __init__(
         self, options: Mapping[str, Any], log: EventLog, *, directory: str, cwd: str
@@ -93,10 +92,7 @@ class Lines:
         self._guard(self._begin)
 
     def around_import(self, spec: ModuleSpec) -> AbstractContextManager[None] | None:
-        """Chooses from a module that is about to be imported, and returns what to import it in.
-
-        Timing lines makes a library's import slower: it is paused then.
-        """
+        """Chooses from a module that is about to be imported; a library's import is not timed."""
         self._guard(self._choose_from, spec.name, spec.origin, spec.parent or "")
         is_library = spec.origin is not None and not self._is_users(spec.origin, spec.name)
         return self.profile.paused() if is_library and self.profile.is_on() else None
@@ -154,9 +150,7 @@ class Lines:
             self.profile.disable_by_count()
         self.write_if_due()
 
-    def choose_of_loader(
-        self, *, dataset: Any, collate: Any, samplers: tuple[Any, ...] = ()
-    ) -> None:
+    def choose_of_loader(self, dataset: Any, collate: Any, *samplers: Any) -> None:
         if not self._patterns and not self._is_by_hand:
             self._guard(self._choose_of_loader, dataset, collate, samplers)
 
@@ -187,10 +181,10 @@ class Lines:
             names |= {"__main__", os.path.splitext(os.path.basename(path))[0]}
         is_users = path is not None and self._is_users(path, module)
         patterns = [
-            of_function
-            for of_module, of_function in self._patterns
-            if any(of_module and fnmatchcase(name, of_module) for name in names)
-            or (not of_module and is_users)
+            function
+            for holder, function in self._patterns
+            if any(holder and fnmatchcase(name, holder) for name in names)
+            or (not holder and is_users)
         ]
         if path is None or not (patterns or (is_users and not self._patterns)):
             return
@@ -202,10 +196,8 @@ class Lines:
         if self._patterns:
             self._choose_by_name(code, patterns)
             return
-        called = {}
-        for name in names:
-            called.update(self._wanted.get(name, {}))
         if not self._is_by_hand:
+            called = {k: v for name in names for k, v in self._wanted.get(name, {}).items()}
             self._take(choose(tree, package=package, called=called), code)
 
     def _choose_by_name(self, code: CodeType, patterns: list[str]) -> None:
@@ -228,15 +220,11 @@ class Lines:
         self._keep_on()
 
     def _choose_of_loader(self, dataset: Any, collate: Any, samplers: tuple[Any, ...]) -> None:
-        functions = LoaderFunctions(self._sites.is_user_code)
-        functions.add_dataset(dataset)
-        functions.add_collate(collate)
-        for sampler in samplers:
-            functions.add_sampler(sampler)
+        functions = LoaderFunctions(self._sites.is_user_code, dataset, collate, *samplers)
         for function, why in functions.all():
             self._add(function.__code__, why, function.__qualname__)
-        if samplers:  # they run outside of fetches
-            self._wants_thread = self._wants_thread or functions.has_samplers
+            self._wants_thread |= why is SAMPLER  # they run outside of fetches
+        if samplers:
             self._keep_on()
 
     def _add(self, code: CodeType, why: str, name: str) -> None:
@@ -383,10 +371,9 @@ class LineRecord:
     def _save(self, file: str) -> str | None:
         """Keeps the text of a file as it is now, and returns its name in the run's sources/."""
         if file not in self._saved:
-            try:
+            self._saved[file] = None
+            with contextlib.suppress(OSError, ValueError):
                 self._saved[file] = self._save_new(file)
-            except (OSError, ValueError):
-                self._saved[file] = None
         return self._saved[file]
 
     def _save_new(self, file: str) -> str:
@@ -409,16 +396,11 @@ class LineRecord:
 
 
 def read_source(file: str) -> bytes:
-    """Returns the text of a plain file; a pipe is not opened, as it can be read only once.
-
-    Raises:
-        OSError, ValueError: If it cannot be read, is not plain, or is too large to keep.
-    """
-    status = os.stat(file)
-    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_SOURCE_BYTES:
+    """Returns the text of a plain file; a pipe is not opened, as it can be read only once."""
+    text = contents_of(file, MAX_SOURCE_BYTES)
+    if text is None:
         raise ValueError(file)
-    with open(file, "rb") as source:
-        return source.read(MAX_SOURCE_BYTES)
+    return text
 
 
 def _compiled_code() -> list[CodeType]:
@@ -467,19 +449,15 @@ class LinesProbe:
 
     def _loader_created(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loader = args[1] if len(args) > 1 else kwargs.get("loader")
-        metadata = getattr(loader, "__dict__", {})
-        self._lines.choose_of_loader(
-            dataset=metadata.get("dataset"),
-            collate=metadata.get("collate_fn"),
-            samplers=(metadata.get("sampler"), metadata.get("batch_sampler")),
-        )
+        names = ("dataset", "collate_fn", "sampler", "batch_sampler")
+        self._lines.choose_of_loader(*map(getattr(loader, "__dict__", {}).get, names))
 
     def _enter_fetcher(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if getattr(self._worker, "_worker_info", None) is not None:
             self._lines.enter_worker()
         dataset = args[1] if len(args) > 1 else kwargs.get("dataset")
         collate = args[3] if len(args) > 3 else kwargs.get("collate_fn")
-        self._lines.choose_of_loader(dataset=dataset, collate=collate)
+        self._lines.choose_of_loader(dataset, collate)
 
 
 def _is_child_of_multiprocessing() -> bool:

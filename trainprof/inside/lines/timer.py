@@ -1,7 +1,4 @@
-"""Times lines with line_profiler, and keeps that from the script as far as can be.
-
-Imported in runs that time lines and nowhere else: this is where line_profiler comes in.
-"""
+"""Times lines with line_profiler, which is imported here, in runs that time lines, alone."""
 
 from __future__ import annotations
 
@@ -47,11 +44,6 @@ class LineTimer(LineProfiler):
         added: Called with the code and the qualified name of each function under `@profile`.
         left: Called when the outermost function that is timed has been left.
         stood_down: Called once, with the reason.
-
-    Attributes:
-        is_off: Times nothing any more, or nothing in this process.
-        has_stood_down: Another tracer is active.
-        unit_ns: A unit of `timings`, in ns.
     """
 
     tool_id = OUR_TOOL
@@ -278,8 +270,8 @@ class LineTimer(LineProfiler):
 class _Tracing:
     """The interpreter's tracing, which line_profiler takes for itself before Python 3.12.
 
-    Scripts ask `sys.gettrace()` to see whether they are being debugged, and then load their data
-    without workers: while we trace, they get the answer that they would get without us.
+    Scripts that ask `sys.gettrace()` whether they are debugged get the answer that they would get
+    without us.
     """
 
     def __init__(self) -> None:

@@ -21,17 +21,17 @@ _Watched = tuple[dict[int, tuple[Marks, bool]], set[str]]
 # By id: the script's classes may have an `==` of their own.
 _PLAIN: Final = frozenset(map(id, (bool, int, float, str)))
 _ITEMS, _MAX_SUBSETS, _MAX_LOADERS = 8, 8, 16
-# Of one line this many fingerprints keep their numbers, though no dataset has them any more: it may
-# be recreated each epoch. A script that selects other rows for each task makes new ones for ever.
+# Of one line so many fingerprints keep their numbers when no dataset has them any more: it may be
+# recreated each epoch. A script that selects other rows for each task makes new ones for ever.
 MOST_FINGERPRINTS: Final = 64
 
 
 class ChangedDatasets:
     """Compares a dataset's attributes, as an epoch begins, with what they were before.
 
-    So are numbers and words of the user's objects that it holds. Workers change copies: with them
-    the last epoch's beginning counts, else its end. Numbers and words are compared, of a list its
-    first items and length, of all else which object it is. Nothing of the script's is kept alive.
+    So are numbers and words of the user's objects that it holds; of a list its first items and
+    length count, of all else which object it is. Workers change copies: with them it is compared
+    with the last epoch's beginning, else with its end. Nothing of the script's is kept alive.
     """
 
     def __init__(self, log: EventLog, track: KeepTrack, is_own: Callable[[type], bool]) -> None:
@@ -105,7 +105,7 @@ def _mark(value: Any) -> Any:
 
 
 class LowestFree:
-    """Finds the lowest number that nothing has, in hardly any time while none was given back."""
+    """Finds the lowest number that nothing has, without a search while none was given back."""
 
     def __init__(self) -> None:
         self._highest: dict[int, int] = {}
@@ -121,10 +121,10 @@ class LowestFree:
 
 
 class DatasetNumbers:
-    """Gives out two: one is free again once its dataset is gone, the other never.
+    """Numbers datasets twice: of a line, which are free again once one is gone, and of the run.
 
-    Hugging Face's datasets give out copies of themselves, which have the same fingerprint: they
-    are one. Of a line, its last ones keep their numbers once they are gone.
+    Copies of one of Hugging Face's datasets have the same fingerprint: they are one. A line's last
+    ones keep their numbers once they are gone.
     """
 
     def __init__(self, keep_track: KeepTrack) -> None:
@@ -140,7 +140,7 @@ class DatasetNumbers:
         self._unwatched: dict[int, tuple[int, int]] = {}
 
     def of_line(self, site: int, dataset: Any) -> int | None:
-        """Tells datasets apart that are loaded by one line; None where it cannot be known."""
+        """Returns a number among the datasets that one line loads; None where it isn't known."""
         key = _key(dataset)
         numbers = self._by_line.setdefault(site, {})
         if type(key) is str and self._fingerprints.get(id(dataset)) != key:
@@ -176,14 +176,9 @@ class DatasetNumbers:
             number = self._of_run[key] = next(self._counter)
             if type(key) is int and not self._keep_track(dataset, self._of_run, key):
                 del self._of_run[key]
-                return self._of_unwatched(loader, key, number)
-        return number
-
-    def _of_unwatched(self, loader: int, key: int, number: int) -> int:
-        last_key, last = self._unwatched.get(loader, (None, 0))
-        if last_key == key:
-            return last
-        self._unwatched[loader] = key, number
+                if self._unwatched.get(loader, (None, 0))[0] != key:
+                    self._unwatched[loader] = key, number
+                return self._unwatched[loader][1]
         return number
 
 

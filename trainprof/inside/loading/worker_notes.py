@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.inside.patching.patcher import Patcher
+from trainprof.inside.patching.patcher import Patcher, Wrapped
 from trainprof.inside.session import Session
 
 # Samples of a worker that are compared.
@@ -27,29 +27,19 @@ _MOST_THREAD_NOTES: Final = 8
 
 
 class StreamSamples:
-    """Computes a checksum of each of the first samples in a worker.
-
-    `base_seed` is of torch's WorkerInfo without the worker's number: equal for workers that one
-    iterator started.
-    """
+    """Computes checksums of a worker's first samples; `base_seed` is equal for one iterator's."""
 
     def __init__(self, torch: ModuleType, session: Session, base_seed: int) -> None:
         self._tensor, self._session, self._base_seed = torch.Tensor, session, base_seed
-        self._checksums: list[int] = []
-        self._is_done = False
+        self._checksums: list[int | None] = []
 
     def add(self, samples: Any) -> None:
         """Takes the samples of a batch, a list of them, or one sample where nothing is batched."""
         for sample in samples if type(samples) is list else [samples]:
-            if self._is_done:
+            if None in self._checksums or len(self._checksums) == COMPARED:
                 return
-            checksum = self._of(sample, _DEPTH)
-            if checksum is None:
-                self._is_done = True
-                return
-            self._checksums.append(checksum)
-            if len(self._checksums) == COMPARED:
-                self._is_done = True
+            self._checksums.append(self._of(sample, _DEPTH))
+            if len(self._checksums) == COMPARED and None not in self._checksums:
                 first = {"base_seed": self._base_seed, "checksums": self._checksums}
                 self._session.note_state({"first_samples": first})
 
@@ -75,7 +65,7 @@ class StreamSamples:
 
 
 def _of_array(array: Any) -> int | None:
-    """Returns the checksum of a numpy array or number, of a large one by every n-th element."""
+    """Returns the checksum of a numpy array or number, of a large one of every n-th element."""
     if array.dtype.hasobject:
         return None
     if array.nbytes > _MOST_BYTES:
@@ -83,22 +73,21 @@ def _of_array(array: Any) -> int | None:
     return zlib.crc32(array.tobytes(), zlib.crc32(repr((array.dtype.str, array.shape)).encode()))
 
 
-def notes_who_asks(
-    patcher: Patcher, session: Session
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def notes_who_asks(patcher: Patcher, session: Session) -> Callable[[Wrapped], Wrapped]:
     """Returns what wraps torch's get_worker_info: the first call in each process is noted."""
-    noted_in = [0]
+    noted_in = 0
 
     def note(caller: str) -> None:
+        nonlocal noted_in
         if caller not in _TORCHS:
-            noted_in[0] = os.getpid()
+            noted_in = os.getpid()
             session.note_state({"asked_for_worker": True})
 
     note_safely = patcher.guarded(note)
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+    def make(original: Wrapped) -> Wrapped:
         def get_worker_info() -> Any:
-            if noted_in[0] != os.getpid():
+            if noted_in != os.getpid():
                 note_safely(sys._getframe(1).f_globals.get("__name__"))
             return original()
 
@@ -108,21 +97,15 @@ def notes_who_asks(
 
 
 class WorkerThreads:
-    """Asks torch for its number of threads: a script may set it at any time.
-
-    A worker begins with one, whatever the environment says.
-    """
+    """Asks torch for its number of threads: a script may set it at any time."""
 
     def __init__(self, torch: ModuleType, session: Session) -> None:
         self._threads_of_torch, self._session = torch.get_num_threads, session
         self._last: dict[str, Any] | None = None
         self._notes_left = _MOST_THREAD_NOTES
 
-    def look(self) -> None:
-        """Notes the number where it has changed; to be called behind a fetch.
-
-        By then a function called as the worker starts, and the dataset, have set theirs.
-        """
+    def note_changes(self) -> None:
+        """Notes the number where it has changed; behind a fetch, when the dataset has set its."""
         if not self._notes_left:
             return
         note = {"torch": self._threads_of_torch(), "set_at": self._session.threads_set_at}

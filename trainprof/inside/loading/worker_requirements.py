@@ -55,10 +55,7 @@ _PICKLED_ITS_WAY: Final = ("__reduce__", "__reduce_ex__", "__getstate__")
 
 
 def open_files(dataset: Any) -> list[str]:
-    """Returns what a dataset holds that is an open file, archive or connection, with what it is.
-
-    Known by their classes: nothing of theirs is called.
-    """
+    """Returns a dataset's open files, archives and connections, which processes cannot share."""
     held = _walk("", dataset, _FILE_DEPTH, lambda thing: not _is_open(type(thing)))
     names = (
         f"{name} ({type(thing).__name__})"
@@ -71,9 +68,9 @@ def open_files(dataset: Any) -> list[str]:
 
 
 def generators(dataset: Any, is_own: Callable[[type], bool]) -> list[str]:
-    """Returns the attributes of a dataset's own objects that are random generators.
+    """Returns the attributes of a dataset's objects that are random generators, alike in workers.
 
-    Of the user's own classes: a library's know about workers. Nothing is called.
+    Of the user's own classes: a library's know about workers.
     """
     held = _walk("", dataset, _MAX_DEPTH, lambda thing: not _is_open(type(thing)))
     names = (
@@ -93,11 +90,7 @@ def is_on_device(batch: Any, tensor: Any) -> bool:
 
 
 def unpicklable(loader: Any) -> list[str]:
-    """Returns what of a loader a worker that is no fork could not be given, with what it is.
-
-    Things are known by their classes, and nothing of theirs is called. A class that says how it is
-    pickled is taken to know how.
-    """
+    """Returns what of a loader cannot be sent to a worker that is no fork."""
 
     def goes_into(thing: Any) -> bool:
         return _why_not(thing) is None and not _says_how(type(thing))

@@ -21,7 +21,8 @@ from trainprof.inside.model.parameters import (
 )
 from trainprof.inside.patching.function_modes import PlainTensors
 from trainprof.inside.patching.patcher import Patcher
-from trainprof.inside.session import BackwardWatch, ModuleCall, Session
+from trainprof.inside.session import Session
+from trainprof.inside.signals import ModuleCall
 
 # Steps of a window before it is watched, before gradients are compared, and in all.
 _SKIPPED, _COMPARED, _ALL = 4, 8, 28
@@ -51,11 +52,11 @@ class GradientUseProbe:
         self._torch, self._session, self._plain = torch, session, PlainTensors(torch, session)
         self._optimizers = KnownOptimizers(session)
         self._windows = self._thread = 0
-        self._watch = BackwardWatch(patcher.guarded(self._begins), patcher.guarded(self._has_ended))
-        self._meets, self._steps = patcher.guarded(self._meet), patcher.guarded(self._has_stepped)
+        self._begin, self._end = patcher.guarded(self._begins), patcher.guarded(self._has_ended)
+        self._call, self._step = patcher.guarded(self._meet), patcher.guarded(self._has_stepped)
         self._stop()
-        session.at_parameters.append(patcher.guarded(self._optimizers.note))
-        session.at_first_step.append(patcher.guarded(self._first_step))
+        session.on_parameters.subscribe(patcher.guarded(self._optimizers.note))
+        session.on_first_step.subscribe(patcher.guarded(self._first_step))
         patcher.at_fault(self._stop)
         os.register_at_fork(after_in_child=self._stop)
 
@@ -65,12 +66,11 @@ class GradientUseProbe:
         if self._windows < _MOST_WINDOWS and not self._plain.has_own_parameters():
             self._windows += 1
             self._thread = get_ident()
-            self._session.watch_steps(self._steps, is_on=True)
+            self._session.on_step.subscribe(self._step)
 
     def _stop(self) -> None:
-        self._session.watch_steps(self._steps, is_on=False)
-        self._session.watch_backward(self._watch, is_on=False)
-        self._session.tell_modules(self._meets, False)
+        self._session.on_step.unsubscribe(self._step)
+        self._switch(is_on=False)
         self._updates = self._depth = self._began_ns = 0
         self._watched: list[weakref.ref[Any]] = []
         self._states: list[list[Any]] = []
@@ -80,6 +80,11 @@ class GradientUseProbe:
         self._passes: list[_Pass] = []
         self._calls: Counter[_Call] = Counter()
         self._modules: dict[int, weakref.ref[Any]] = {}
+
+    def _switch(self, *, is_on: bool) -> None:
+        self._session.on_backward.switch(self._begin, is_on=is_on)
+        self._session.on_backward_end.switch(self._end, is_on=is_on)
+        self._session.on_module_call.switch(self._call, is_on=is_on)
 
     def _has_stepped(self, optimizer: Any) -> None:
         if get_ident() != self._thread:
@@ -99,7 +104,7 @@ class GradientUseProbe:
                 if not reads_gradients(self._session.sites.is_user_file):
                     self._judge()
                 self._stop()
-        self._session.looked_since(began_ns)
+        self._session.count_inspection(began_ns)
 
     def _open(self) -> None:
         alive = self._optimizers.alive()
@@ -110,8 +115,7 @@ class GradientUseProbe:
             for number, those in enumerate(owned):
                 for key in those:
                     self._owners.setdefault(key, set()).add(number)
-            self._session.watch_backward(self._watch, is_on=True)
-            self._session.tell_modules(self._meets, True)
+            self._switch(is_on=True)
 
     def _samples(self) -> list[list[Any]]:
         """Returns some parameters of each optimizer; torch swaps no parameter that is held."""
@@ -163,14 +167,18 @@ class GradientUseProbe:
             self._calls = Counter()
 
     def _judge(self) -> None:
-        spent = sum((backward.calls for backward in self._passes), Counter[_Call]())
-        now = {id(p): _place_of(p) for p in self._parameters()}
-        both = [(key, self._grads.get(key), grad) for key, grad in now.items() if grad]
+        grads = {id(p): grad for p in self._parameters() if (grad := _place_of(p))}
+        before = {key: self._grads.get(key) or (-1, 0) for key in grads}
         # At the same address and written since: whoever uses it would set it back.
-        kept = {key for key, was, grad in both if was and was[0] == grad[0] and was[1] < grad[1]}
-        if kept - self._owners.keys() and any(key in self._owners for key, _, _ in both):
-            unused = self._shares_of(kept - self._owners.keys(), spent)
-            self._session.note_state({"unused_gradients": unused})
+        kept = {
+            key
+            for key, (address, version) in grads.items()
+            if before[key][0] == address and before[key][1] < version
+        }
+        unused = kept - self._owners.keys()
+        if unused and not self._owners.keys().isdisjoint(grads):
+            note = self._shares_of(unused, _calls_of(self._passes))
+            self._session.note_state({"unused_gradients": note})
         lines = {backward.line for backward in self._passes}
         discarded = [record for line in lines if (record := self._discarded(line))]
         if discarded:
@@ -183,7 +191,7 @@ class GradientUseProbe:
         if not lost:
             return None
         reached = lost.union(*(backward.used for backward in passes))
-        calls = sum((backward.calls for backward in passes), Counter[_Call]())
+        calls = _calls_of(passes)
         for earlier in reversed(self._passes):  # what they go through may be called ahead of others
             known = {module for module, _, _ in calls}
             calls += Counter(
@@ -228,6 +236,10 @@ class GradientUseProbe:
             "model": most[1],
             "model_site": most[2],
         }
+
+
+def _calls_of(passes: list[_Pass]) -> Counter[_Call]:
+    return sum((backward.calls for backward in passes), Counter[_Call]())
 
 
 def _is_lost(number: int, passes: list[_Pass]) -> bool:

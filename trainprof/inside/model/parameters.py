@@ -41,8 +41,8 @@ def is_training(module: Any) -> bool:
 def parameters_of(module: Any) -> Iterator[Any]:
     seen: set[int] = set()
     for holder in modules_of(module):
-        for parameter in _held(holder, "_parameters"):
-            if id(parameter) not in seen:
+        for parameter in _named(holder, "_parameters").values():
+            if parameter is not None and id(parameter) not in seen:
                 seen.add(id(parameter))
                 yield parameter
 
@@ -62,10 +62,6 @@ def named_modules_of(module: Any) -> Iterator[tuple[str, Any]]:
             if child is not None and id(child) not in known:
                 known.add(id(child))
                 waiting.append((inner, child))
-
-
-def _held(module: Any, where: str) -> list[Any]:
-    return [held for held in _named(module, where).values() if held is not None]
 
 
 def _named(module: Any, where: str) -> dict[str, Any]:

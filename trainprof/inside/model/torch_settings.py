@@ -15,13 +15,12 @@ from trainprof.inside.patching.function_modes import FunctionModes
 from trainprof.inside.patching.patcher import Arguments, Patcher, recorded_after
 from trainprof.inside.patching.user_texts import any_text, lines_with
 from trainprof.inside.process.usage import own_cores
-from trainprof.inside.session import BackwardWatch, Session
+from trainprof.inside.session import Session
 from trainprof.record.schema import Topic
 
 # Whoever looks for a NaN turns it on for a few passes; this many are a habit.
 _ANOMALOUS_PASSES: Final = 20
-# Of a parameter: weights of convolutions have this many at least.
-_DIMENSIONS_OF_CONVOLUTIONS: Final = 3
+_DIMENSIONS_OF_CONVOLUTIONS: Final = 3  # or more, of their weights
 # Passes after the first step whose graphs are sized.
 _SIZED_PASSES: Final = 5
 # A script may make a new one for each task.
@@ -57,26 +56,23 @@ class TorchSettingsProbe:
 
     name = "torch_settings"
 
-    def __init__(self) -> None:
-        self._passes = self._optimizers = 0
-        # How many operators graphs have; the number of the last one's, of those of its thread.
-        self._graph_sizes: list[int] = []
-        self._last_operator = 0
-        # By id: where optimizers that live were built.
-        self._built: dict[int, Birthplace] = {}
-
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
+        self._passes = self._optimizers = 0
+        # How many operators graphs have; the number of the last one's, of those of its thread.
+        self._graph_sizes, self._last_operator = list[int](), 0
+        # By id: where optimizers that live were built.
+        self._built: dict[int, Birthplace] = {}
         self._plain_types = (getattr(torch, "Tensor", None), torch.nn.Parameter)
         self._modes = FunctionModes(torch)
         loop = getattr(sys.modules.get(_WORKER), "_worker_loop", None)
         self._worker_code = getattr(loop, "__code__", None)
         make = recorded_after(session.now, patcher.guarded(self._note_threads))
         patcher.around_if_there(make, (torch, "set_num_threads"))
-        session.at_parameters.append(patcher.guarded(self._note_place))
-        session.at_first_step.append(patcher.guarded(self._first_step))
-        session.at_anomalous_backward = patcher.guarded(self._anomalous_backward)
-        self._sizing = BackwardWatch(patcher.guarded(self._size_graph), lambda: None)
+        session.on_parameters.subscribe(patcher.guarded(self._note_place))
+        session.on_first_step.subscribe(patcher.guarded(self._first_step))
+        session.on_anomalous_backward.subscribe(patcher.guarded(self._anomalous_backward))
+        self._sizing = patcher.guarded(self._size_graph)
 
     def _size_graph(self, outputs: Any, *_: Any) -> None:
         """Counts the operators since the pass before: autograd numbers those of a thread."""
@@ -90,22 +86,18 @@ class TorchSettingsProbe:
         size, self._last_operator = number - self._last_operator, number
         self._graph_sizes.append(size)
         if len(self._graph_sizes) > _SIZED_PASSES:
-            self._session.watch_backward(self._sizing, is_on=False)
+            self._session.on_backward.unsubscribe(self._sizing)
             middle = sorted(self._graph_sizes[1:])[_SIZED_PASSES // 2]
             self._session.log.note(Topic.ENVIRONMENT, {"backward_nodes": middle})
 
     def _note_threads(self, _: int, __: int, caller: FrameType | None, ___: Arguments) -> None:
-        is_none_of_the_users = self._is_called_by_worker(caller)
-        sites = self._session.sites
-        self._session.threads_set_at = 0 if is_none_of_the_users else sites.find(caller)
-
-    def _is_called_by_worker(self, frame: FrameType | None) -> bool:
-        """Whether torch's own code of a loader's worker calls, not the user's (who forked it)."""
-        while frame is not None and not self._session.sites.is_user_code(frame.f_code):
-            if frame.f_code is self._worker_code:
-                return True
+        sites, frame = self._session.sites, caller
+        while frame is not None and not sites.is_user_code(frame.f_code):
+            if frame.f_code is self._worker_code:  # not the user, who forked it
+                self._session.threads_set_at = 0
+                return
             frame = frame.f_back
-        return False
+        self._session.threads_set_at = sites.find(caller)
 
     def _note_place(self, optimizer: Any) -> None:
         key = id(optimizer)
@@ -119,7 +111,7 @@ class TorchSettingsProbe:
         if self._optimizers > _MOST_OPTIMIZERS:
             return
         if self._optimizers == 1:
-            self._session.watch_backward(self._sizing, is_on=True)
+            self._session.on_backward.subscribe(self._sizing)
         note: dict[str, object] = {
             "torch_threads": self._torch.get_num_threads(),
             "threads_set_at": self._session.threads_set_at,
@@ -136,9 +128,11 @@ class TorchSettingsProbe:
     def _noted_of(self, optimizer: Any) -> dict[str, object]:
         parameters, groups = _parameters(optimizer), optimizer.param_groups
         what = {"class": type(optimizer).__qualname__, "tensors": len(parameters)}
-        note: dict[str, object] = {}
-        is_plain = self._are_plain(parameters)
-        is_on_host = is_plain and all(x.device.type == "cpu" for x in parameters)
+        plain = [x for x in parameters if type(x) in self._plain_types]
+        note = self._numerics(plain)
+        # Others would notice being asked.
+        is_plain = len(plain) == len(parameters) and all(x.is_floating_point() for x in plain)
+        is_on_host = is_plain and all(x.device.type == "cpu" for x in plain)
         built = self._built.get(id(optimizer), _NOWHERE)
         if is_plain and self._may_be_fused(optimizer):
             note["unfused"] = what["class"]
@@ -159,51 +153,40 @@ class TorchSettingsProbe:
         begins = self._own_loop(optimizer) if is_on_host else None
         if begins is not None:
             note["own_optimizer"] = {**what, "site": begins}
-        numerics = self._numerics(parameters)
-        if numerics is not None:
-            note["numerics"] = numerics
-            if numerics["parameters"] == "float64":
-                is_own = self._session.sites.is_user_file
-                note["decomposes_in_float64"] = any_text(
-                    is_own, lambda text: _DECOMPOSES.search(text) is not None
-                )
-                note["convolves_in_float64"] = any(
-                    type(parameter) in self._plain_types
-                    and parameter.dtype is self._torch.float64
-                    and parameter.dim() >= _DIMENSIONS_OF_CONVOLUTIONS
-                    for parameter in parameters
-                )
         return note
 
-    def _numerics(self, parameters: list[Any]) -> dict[str, Any] | None:
-        """Returns the precision that the model computes in; None without parameters."""
+    def _numerics(self, parameters: list[Any]) -> dict[str, object]:
+        """Returns the precision that a model of plain parameters computes in, if it has any."""
+        if not parameters:
+            return {}
         numbers = Counter[Any]()
-        device = "cpu"
         for parameter in parameters:
-            if type(parameter) in self._plain_types:
-                numbers[parameter.dtype] += parameter.numel()
-                device = parameter.device.type
-        if not numbers:
-            return None
-        dtype = str(numbers.most_common(1)[0][0]).removeprefix("torch.")
-        numerics: dict[str, Any] = {"parameters": dtype}
-        if dtype == "float64":
+            numbers[parameter.dtype] += parameter.numel()
+        dtype = numbers.most_common(1)[0][0]
+        numerics: dict[str, object] = {"parameters": str(dtype).removeprefix("torch.")}
+        note: dict[str, object] = {"numerics": numerics}
+        if dtype is self._torch.float64:
             sites = self._session.sites
             lines = [line for how in _DOUBLE for line in lines_with(sites.is_user_file, how)]
-            numerics["sites"] = [sites.of_line(*line) for line in lines[:_MOST_LINES]]
-        if device == "cpu":
-            return numerics
-        try:
-            precision = str(self._torch.get_float32_matmul_precision())
-        except RuntimeError:  # set in torch's new way, and asked in its old one
-            precision = "unknown"
-        return numerics | {"products": precision}
+            numerics["sites"] = [sites.site_at(*line) for line in lines[:_MOST_LINES]]
+            note["decomposes_in_float64"] = any_text(
+                sites.is_user_file, lambda text: _DECOMPOSES.search(text) is not None
+            )
+            note["convolves_in_float64"] = any(
+                parameter.dtype is dtype and parameter.dim() >= _DIMENSIONS_OF_CONVOLUTIONS
+                for parameter in parameters
+            )
+        if parameters[-1].device.type != "cpu":
+            try:
+                numerics["products"] = str(self._torch.get_float32_matmul_precision())
+            except RuntimeError:  # set in torch's new way, and asked in its old one
+                numerics["products"] = "unknown"
+        return note
 
     def _may_be_fused(self, optimizer: Any) -> bool:
         """Whether it is one of torch's, of plain tensors, that could be fused, and is not.
 
-        On the host it then updates one parameter at a time; on a GPU torch takes them together,
-        unless foreach=False.
+        On the host it then updates one parameter at a time; on a GPU only with foreach=False.
         """
         if not type(optimizer).__module__.startswith("torch.optim."):
             return False
@@ -227,10 +210,6 @@ class TorchSettingsProbe:
             return None
         return sites.beginning_of(step.__code__)
 
-    def _are_plain(self, parameters: list[Any]) -> bool:
-        """Whether all are numbers, in torch's own classes: others would notice being asked."""
-        return all(type(x) in self._plain_types and x.is_floating_point() for x in parameters)
-
     def _anomalous_backward(self) -> None:
         self._passes += 1
         if self._passes == _ANOMALOUS_PASSES:
@@ -242,17 +221,12 @@ def _parameters(optimizer: Any) -> list[Any]:
 
 
 def _has_step_hooks(optimizer: Any) -> bool:
-    """Whether its steps call registered functions, an average of weights say."""
+    """Whether its steps call registered functions, an average of weights say; ours apart."""
     own, of_all = vars(optimizer), vars(sys.modules["torch.optim.optimizer"])
     hooks = [hook for name in _STEP_HOOKS for hook in (own.get(name) or {}).values()]
     hooks += [hook for name in _STEP_HOOKS_OF_ALL for hook in (of_all.get(name) or {}).values()]
-    return not all(_is_ours(hook) for hook in hooks)
-
-
-def _is_ours(hook: object) -> bool:
-    package, _, _ = __name__.partition(".")
-    made_in = hook.__module__ if type(hook) is FunctionType else type(hook).__module__
-    return made_in.partition(".")[0] == package
+    made_in = ((x if type(x) is FunctionType else type(x)).__module__ for x in hooks)
+    return not all(name.startswith("trainprof.") for name in made_in)
 
 
 def _cores_allotted() -> int | None:

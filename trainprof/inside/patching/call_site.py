@@ -39,11 +39,13 @@ class CallSites:
         self._log = log
         self._cwd = cwd
         self._libraries = _library_directories()
-        self._torch = _torch_directories()
+        # Where torch lies need not be among the libraries.
+        torch: list[str] = list(getattr(sys.modules.get("torch"), "__path__", ()))
+        self._torch = tuple(place.rstrip(os.sep) + os.sep for place in torch)
+        self._generated = ("<", *self._torch)
         # By id: a code object's hash walks all of it, and equal code in two files is equal. Those
         # judged are kept, so that no id is used again.
         self._is_user: dict[int, bool] = {}
-        self._is_torch: dict[int, bool] = {}
         self._known: dict[tuple[int, int], int] = {}
         self._call_ends: dict[tuple[int, int], tuple[int, int] | None] = {}
         self._judged: list[CodeType] = []
@@ -63,15 +65,14 @@ class CallSites:
         """Keeps code that was judged, so that its id is no other's; too much is forgotten."""
         self._judged.append(code)
         if len(self._judged) > _MOST_CODES:
-            tables = self._is_user, self._is_torch, self._known, self._call_ends
+            tables = self._is_user, self._known, self._call_ends
             for table in (*tables, self._judged, *tables):  # another thread may have added some
                 table.clear()
 
     def find(self, frame: FrameType | None) -> int:
         """Returns the site id of the first user frame at or above `frame`; 0 without any frame.
 
-        Where no frame is the user's (an installed package that trains), the first frame outside
-        torch is taken.
+        Where none is the user's (an installed package trains), the first outside torch counts.
         """
         fallback: FrameType | None = None
         is_user_code = self.is_user_code
@@ -93,8 +94,7 @@ class CallSites:
     ) -> list[int]:
         """Returns the site ids of a stack's user frames, innermost first; of a deep one both ends.
 
-        It ends before the frame of `until`. Frames of torch's file `fetching` stand in it as
-        FETCHED.
+        It ends before the frame of `until`; frames of torch's file `fetching` are FETCHED in it.
         """
         sites = []
         while frame is not None and frame.f_code is not until:
@@ -112,9 +112,7 @@ class CallSites:
         code = frame.f_code
         key = (id(code), frame.f_lasti)
         number = self._known.get(key)
-        if number is None:
-            number = self._known[key] = self._define(code, _line_of(frame))
-        return number
+        return self._define(key, code, _line_of(frame)) if number is None else number
 
     def shown(self, number: int, cwd: str | None) -> str:
         """Returns a site as the report shows it, `file.py:41`, relative to `cwd`."""
@@ -131,22 +129,22 @@ class CallSites:
         # No instruction of a frame: `f_lasti` is -1 before the first.
         key = (id(code), -1 - code.co_firstlineno)
         number = self._known.get(key)
-        if number is None:
-            number = self._known[key] = self._define(code, code.co_firstlineno)
-        return number
+        return self._define(key, code, code.co_firstlineno) if number is None else number
 
-    def of_line(self, path: str, line: int) -> int:
+    def site_at(self, path: str, line: int) -> int:
         """Returns the site id of a line of a file, whatever function it is in."""
         text = json.dumps([os.path.join(self._cwd, path), line, ""], ensure_ascii=True)
         return self._log.define(Topic.SITE, text)
 
-    def _define(self, code: CodeType, line: int) -> int:
+    def _define(self, key: tuple[int, int], code: CodeType, line: int) -> int:
         self._keep(code)
+        text = json.dumps([self._path(code), line, code.co_name], ensure_ascii=True)
+        number = self._known[key] = self._log.define(Topic.SITE, text)
+        return number
+
+    def _path(self, code: CodeType) -> str:
         file = code.co_filename
-        if not file.startswith("<"):
-            file = os.path.join(self._cwd, file)
-        text = json.dumps([file, line, code.co_name], ensure_ascii=True)
-        return self._log.define(Topic.SITE, text)
+        return file if file.startswith("<") else os.path.join(self._cwd, file)
 
     def birthplace(self, cls: type, frame: FrameType | None) -> Birthplace:
         """Returns where an instance is built, by a frame inside of its constructor."""
@@ -163,15 +161,19 @@ class CallSites:
         return Birthplace(site, self.package_of(frame.f_code), self.name(frame))
 
     def _call_end(self, frame: FrameType | None) -> tuple[int, int] | None:
-        """Returns the same as `call_end`, which goes through the code: of a script, all of it."""
-        if frame is None:
+        """Returns where the call that a frame is in ends: its last line, the column behind it.
+
+        No two calls of a file end at the same place. Before Python 3.11 it is not known.
+        """
+        positions = None if frame is None else getattr(frame.f_code, "co_positions", None)
+        if frame is None or positions is None or frame.f_lasti < 0:
             return None
         key = (id(frame.f_code), frame.f_lasti)
-        end = self._call_ends.get(key)
-        if end is None:
-            end = self._call_ends[key] = call_end(frame)
+        if key not in self._call_ends:  # it goes through the code: of a script, all of it
+            _, line, _, column = next(itertools.islice(positions(), frame.f_lasti // 2, None))
             self._keep(frame.f_code)
-        return end
+            self._call_ends[key] = None if line is None or column is None else (line, column)
+        return self._call_ends.get(key)
 
     def is_user_file(self, file: str) -> bool:
         """Tells the same of a file that code stands in."""
@@ -194,13 +196,7 @@ class CallSites:
 
     def is_ours_or_torch(self, code: CodeType) -> bool:
         """True for torch's code, ours and generated code."""
-        known = self._is_torch.get(id(code))
-        if known is None:
-            file = code.co_filename
-            known = file.startswith(("<", *self._torch))
-            self._is_torch[id(code)] = known
-            self._keep(code)
-        return known
+        return code.co_filename.startswith(self._generated)
 
     def is_ours(self, code: CodeType) -> bool:
         return code.co_filename.startswith((_OURS, UNCOUNTED_FILE))
@@ -209,12 +205,7 @@ class CallSites:
         """Returns file, line and function of a frame, for a text that is no site of the log."""
         code = frame.f_code
         name: str = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
-        file = code.co_filename
-        return (
-            file if file.startswith("<") else os.path.join(self._cwd, file),
-            _line_of(frame),
-            name,
-        )
+        return self._path(code), _line_of(frame), name
 
     def is_not_the_users(self, code: CodeType) -> bool:
         """True for the same, but for what a script executes as its own, such as `<stdin>`."""
@@ -242,24 +233,12 @@ def _line_of(frame: Place) -> int:
     return before
 
 
-def call_end(frame: FrameType) -> tuple[int, int] | None:
-    """Returns where the call that a frame is in ends: its last line, and the column behind it.
-
-    No two calls of a file end at the same place. Before Python 3.11 it is not known.
-    """
-    positions = getattr(frame.f_code, "co_positions", None)
-    if positions is None or frame.f_lasti < 0:
-        return None
-    _, line, _, column = next(itertools.islice(positions(), frame.f_lasti // 2, None))
-    return None if line is None or column is None else (line, column)
-
-
 class LoaderBirthplaces:
     """Remembers which line built each DataLoader, by the object's identity.
 
-    A framework that rebuilds the user's loader (Lightning, accelerate) takes over what it has: the
-    new one then keeps the old one's line. Nothing is read from frames but code: `f_locals` would
-    keep the frame's variables alive, and change the dict that the script's `locals()` returned.
+    One that a framework rebuilds (Lightning, accelerate) of the user's keeps the old one's line.
+    Nothing is read from frames but code: `f_locals` would keep the frame's variables alive, and
+    change the dict that the script's `locals()` returned.
     """
 
     def __init__(self, sites: CallSites, keep_track: KeepTrack) -> None:
@@ -302,8 +281,7 @@ class Birthplace:
         site: The user's line, as an id.
         built_by: The installed package that calls the constructor, None where the user does.
         built_at: The line of that call, as an id; 0 where it is the user's.
-        call_ends_at: The call's last line and the column behind it, in UTF-8 bytes; None where
-            Python does not say.
+        call_ends_at: Its last line and the column behind it, in UTF-8 bytes; None if not known.
         is_taken_over: A package rebuilt it, of one that this line built.
     """
 
@@ -354,10 +332,7 @@ def _with_inner(thing: object, name: str) -> list[object]:
 
 
 def _constructors(cls: type) -> set[int]:
-    """Returns the ids of the code of the methods that build an instance of `cls`.
-
-    Lightning wraps both, while it asks for loaders.
-    """
+    """Returns the ids of the code of the methods that build an instance of `cls`."""
     codes = set()
     for base, name in itertools.product(cls.__mro__, ("__init__", "__setattr__")):
         method = vars(base).get(name)
@@ -378,12 +353,6 @@ def standard_library() -> list[str]:
     version = "python{}.{}".format(*sys.version_info[:2])
     of_platform = os.path.join(sys.base_exec_prefix, sys.platlibdir, version)
     return list(dict.fromkeys([os.path.dirname(os.__file__), of_platform]))
-
-
-def _torch_directories() -> tuple[str, ...]:
-    """Where torch lies, which need not be among the libraries; none before it is imported."""
-    places: list[str] = list(getattr(sys.modules.get("torch"), "__path__", ()))
-    return tuple(place.rstrip(os.sep) + os.sep for place in places)
 
 
 def _library_directories() -> tuple[str, ...]:

@@ -22,8 +22,7 @@ class FunctionModes:
     """The modes that are on in the calling thread.
 
     Attributes:
-        depth: Asks how many. A call that one is asked about comes again without it: at 0 none is
-            still to be asked.
+        depth: Asks how many are still to be asked about a call.
         dispatch_depth: Asks how many of the other kind there are, which see each operator.
         unseen: Within `unseen()` none that is asked about calls is.
     """
@@ -64,11 +63,7 @@ _OWN_PARAMETERS: Final = ("deepspeed", "apex", "megatron")
 
 
 class PlainTensors:
-    """Knows those of torch's own classes.
-
-    Attributes:
-        unseen: Within it, no subclass of tensors of the script's notices what is asked.
-    """
+    """Knows those of torch's own classes; within `unseen()` none of the script's is asked."""
 
     def __init__(self, torch: ModuleType, session: Session) -> None:
         self._torch, self._session = torch, session
@@ -86,7 +81,7 @@ class PlainTensors:
 
     def may_compute(self) -> bool:
         """Whether nothing of the script's would notice a tensor that is computed here."""
-        if COMPILER in sys.modules and self._session.compiler.is_compiling():
+        if COMPILER in sys.modules and self._session.is_compiling():
             return False
         if self._dispatch_depth() or is_profiling() or self._is_traced() is not None:
             return False

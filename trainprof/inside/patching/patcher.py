@@ -1,7 +1,6 @@
 """The one place where the script's torch is changed: installs, guards and undoes.
 
-A wrapper never lets a fault of ours through, and never leaves a frame of ours in a traceback of
-the script's.
+A wrapper lets no fault of ours through, and leaves no frame of ours in the script's tracebacks.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import contextlib
 import functools
 import inspect
 import sys
+from _thread import get_ident
 from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, cast
@@ -21,6 +21,7 @@ Wrapped = Callable[..., Any]
 _ABSENT: Final = object()
 # An exception's own class may forbid that its attributes are set, or watch it: a frozen dataclass.
 set_traceback: Final = BaseException.with_traceback
+# Before `is_compiling` is asked, for it costs next to nothing whether this is imported.
 COMPILER: Final = "torch._dynamo"
 _PROFILER: Final = "torch.autograd.profiler"
 _ANY_ARGUMENTS: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
@@ -50,10 +51,8 @@ def recorded_after(
 ) -> Callable[[Wrapped], Wrapped]:
     """Returns what wraps a function so that each call is recorded once it is over.
 
-    Args:
-        now: The clock, ns.
-        record: Guarded. Called with start, end, who called (None where Python itself did, as it
-            does at exit), and the arguments.
+    `record` is guarded. It gets start, end, who called (None where Python itself did, as it does
+    at exit), and the arguments.
     """
 
     def make(original: Wrapped) -> Wrapped:
@@ -72,14 +71,53 @@ def recorded_after(
     return make
 
 
+def recorded_outermost(
+    now: Callable[[], int],
+    record: Callable[[int, FrameType | None, Arguments], None],
+    inside: set[int],
+    is_compiling: Callable[[], bool] | None = None,
+) -> Callable[[Wrapped], Wrapped]:
+    """Returns what wraps a function so that each thread's outermost call is recorded.
+
+    `record` is guarded, and called once the call is over, before the clock is read. Functions may
+    share `inside`, the threads that are in such a call. In a call that torch.compile traces
+    through, nothing of ours is.
+    """
+
+    def make(original: Wrapped) -> Wrapped:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling is not None and COMPILER in sys.modules and is_compiling():
+                return original(*args, **kwargs)
+            thread = get_ident()
+            if thread in inside:
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    hide_our_frame(error)
+                    raise
+            start = now()
+            # A signal handler of the script's may raise wherever a clock is read.
+            try:
+                inside.add(thread)
+                return original(*args, **kwargs)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+            finally:
+                inside.discard(thread)
+                record(start, sys._getframe().f_back, (args, kwargs))
+
+        return call
+
+    return make
+
+
 def called_around(
     before: Callable[..., None] | None = None, after: Callable[[], None] | None = None
 ) -> Callable[[Wrapped], Wrapped]:
     """Returns what wraps a function so that ours are called around it; not for the hot path.
 
-    Args:
-        before: With its arguments.
-        after: Guarded. However the call ended.
+    `before` gets its arguments; `after` is guarded, and called however the call ended.
     """
 
     def make(original: Wrapped) -> Wrapped:
@@ -121,10 +159,7 @@ def hide_our_frame(error: BaseException) -> None:
 
 
 def _handle_without_our_frame(error: BaseException) -> None:
-    """Until Python 3.11 a bare `raise` takes the traceback that was caught, not the error's own.
-
-    The exception being handled is replaced by itself with the error's own; Python code cannot.
-    """
+    """Until Python 3.11 a bare `raise` takes the traceback that was caught, not the error's own."""
     import ctypes
 
     handled = (type(error), error, traceback_of(error))
@@ -138,25 +173,8 @@ def is_profiling() -> bool:
     return bool(getattr(sys.modules.get(_PROFILER), "_is_profiler_enabled", False))
 
 
-class CompilerState:
-    """Whether torch.compile is tracing through us; it is then to find nothing of ours.
-
-    Ask `COMPILER in modules and state.is_compiling()`, torch's own question: the first half costs
-    next to nothing while the compiler is not imported.
-    """
-
-    __slots__ = ("is_compiling",)
-
-    def __init__(self) -> None:
-        self.is_compiling: Callable[[], bool] = lambda: False
-
-
 class Patcher:
-    """Replaces attributes for one probe, and silences that probe after its first fault.
-
-    Attributes:
-        is_silent: A fault of ours was reported: the probe is to record no more.
-    """
+    """Replaces attributes for one probe; after its first fault that probe `is_silent`."""
 
     def __init__(
         self,
@@ -185,15 +203,12 @@ class Patcher:
         Args:
             make: Given the original, returns the wrapper; which must call it exactly once.
             places: (owner, attribute) pairs that hold the same function; those that hold another
-                are left alone. The first must exist.
+                are left alone. HookPointMissing is raised if the first has none, or one with
+                parameters that the wrapper does not take.
             inherited: Allow an attribute that the owner inherits (torch.Tensor's C methods);
                 otherwise base and subclass, both patched, would count one call twice. One inherited
                 with our wrapper around it is left alone.
             woven: Put the original's body into the wrapper, where that can be done.
-
-        Raises:
-            HookPointMissing: If the first place has no such function, or one with parameters that
-                the wrapper does not take.
         """
         owner, name = places[0]
         original = self._lookup(owner, name, inherited)
@@ -252,6 +267,21 @@ class Patcher:
 
         let_dynamo_skip(call, and_all_below=True)
         return call
+
+    def clock(self, now: Callable[[], int], at_reading: Callable[[int], None]) -> Callable[[], int]:
+        """Returns a clock each reading of which `at_reading` gets, guarded."""
+
+        def read() -> int:
+            at = now()
+            if not self.is_silent:
+                try:
+                    at_reading(at)
+                except Exception as error:
+                    self.fail(error)
+            return at
+
+        let_dynamo_skip(read, and_all_below=True)
+        return read
 
     def fail(self, error: BaseException) -> None:
         """Reports a fault of ours once; from then on the probe's guarded callbacks do nothing.
@@ -361,10 +391,10 @@ def _parameters(code: CodeType) -> tuple[object, ...]:
     return code.co_posonlyargcount, code.co_argcount, flags, names
 
 
-def heirs(cls: type) -> list[type]:
+def subclasses(cls: type) -> list[type]:
     """Returns the classes below `cls`, each before those below it."""
     children: list[type] = cls.__subclasses__()
-    return [heir for child in children for heir in (child, *heirs(child))]
+    return [cls for child in children for cls in (child, *subclasses(child))]
 
 
 def uncounted(function: Callable[..., Any]) -> Callable[..., Any]:

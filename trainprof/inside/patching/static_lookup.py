@@ -1,7 +1,4 @@
-"""What classes and objects have, looked up where it is stored: no code of the script's runs.
-
-`inspect.getattr_static` does the same, and takes ten times as long.
-"""
+"""What classes and objects have, looked up where it is stored: no code of the script's runs."""
 
 from __future__ import annotations
 
@@ -12,8 +9,7 @@ from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptor
 from typing import Any, Final
 
 _ABSENT: Final = object()
-# Hugging Face's Trainer keeps the script's collate function in an object that leaves out columns:
-# one deep.
+# Hugging Face's Trainer keeps the script's collate function one deep.
 _MAX_DEPTH: Final = 3
 _MAX_HELD: Final = 16
 # A metaclass of the script's may have an opinion on both.
@@ -43,10 +39,7 @@ def of_object(thing: Any, name: str, default: Any = None) -> Any:
 
 
 def stored(thing: Any) -> dict[str, Any]:
-    """Returns what an object has of its own, by name; a module that loads itself is not loaded.
-
-    Of what has no such dict, or a class of the script's that hides it, {}.
-    """
+    """Returns what an object has of its own, by name; {} where its class hides that."""
     slot = of_class(type(thing), "__dict__")
     if type(slot) not in (GetSetDescriptorType, MemberDescriptorType):
         return {}

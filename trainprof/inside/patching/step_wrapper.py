@@ -13,33 +13,28 @@ from contextlib import nullcontext
 from types import FunctionType, SimpleNamespace
 from typing import Any, Final
 
-from trainprof.inside.patching.patcher import Wrapped, let_dynamo_skip, uncounted
+from trainprof.inside.patching.patcher import (
+    Wrapped,
+    hide_our_frame,
+    let_dynamo_skip,
+    uncounted,
+)
 
 _HOOKED: Final = "hooked"
 _AROUND: Final = "around"
 # Of what is around a step where it has arrived: to ask makes an object, and each is true.
 _ARRIVES_WITH: Final = {"hands_on": object}
-
-
 Run = Callable[[Wrapped, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class StepAround:
-    """What is done around steps in this process.
-
-    `hands_on` asks whether a call goes on as if nothing stood around it. `run` makes a step, of
-    torch's function and the arguments. `hide_frame` is `hide_our_frame`, which can be sent so.
-    """
+    """What is done around steps in this process."""
 
     __slots__ = ("hands_on", "hide_frame", "run")
 
-    def __init__(
-        self,
-        hands_on: Callable[[], bool],
-        run: Run,
-        hide_frame: Callable[[BaseException], None],
-    ) -> None:
-        self.hands_on, self.run, self.hide_frame = hands_on, run, hide_frame
+    def __init__(self, hands_on: Callable[[], bool], run: Run) -> None:
+        # By attribute: a step that is sent refers to nothing of our modules.
+        self.hands_on, self.run, self.hide_frame = hands_on, run, hide_our_frame
 
     def __reduce__(self) -> Any:
         return SimpleNamespace, (), _ARRIVES_WITH
@@ -95,9 +90,9 @@ def hooked_elsewhere(step: Any) -> Any:
 
 
 def _held(step: Any) -> dict[str, Any]:
-    """Returns what a function of ours refers to, by the names that it has for that; {} of others.
+    """Returns what a function of ours refers to, by name; {} of others.
 
-    By them alone: its code's file may be another where it has arrived.
+    Known by those names alone: its code's file may be another where it has arrived.
     """
     if type(step) is not FunctionType or step.__code__.co_freevars != (_AROUND, _HOOKED):
         return {}

@@ -15,11 +15,7 @@ REGISTRY = "__warningregistry__"
 
 
 class WarningPlaceProbe:
-    """Issues them again there. Python code can say who does not count as the caller; C code cannot.
-
-    So the script's filters are asked again, with the name of its own module, and which lines have
-    been warned about is kept where it would be kept without us.
-    """
+    """Issues them again there, by the name of the script's module: its filters are asked again."""
 
     name = "warnings"
 

@@ -1,8 +1,7 @@
 """Puts the body of torch's function into our wrapper of it, so that a call costs no second frame.
 
-A model has hundreds of modules and each call goes through `Module.__call__`: a frame saved there
-counts. The woven function carries the file, the name and the line numbers of torch's, so
-tracebacks, warnings and the recursion limit are as without us.
+The woven function carries the file, the name and the line numbers of torch's: tracebacks, warnings
+and the recursion limit are as without us.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ def weave(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable
 
     Args:
         wrapper: Has the parameters of `original`, or `*args, **kwargs` that it does nothing but
-            hand on. It names it `original`, and calls it in return statements only, which may give
-            the result a name: `return (result := original(...))`. Its `except` clauses hide our
-            frame, and fall away with it.
+            hand on. It names it `original`, and calls it in return statements only. Its `except`
+            clauses hide our frame, and fall away with it.
         original: A plain function: no closure, decorator or generator. NotWoven is raised if it is
             not, or its source is not that of the running code.
     """
@@ -65,15 +63,10 @@ class _Weaver(ast.NodeTransformer):
         self._parameters = parameters
 
     def visit_Return(self, node: ast.Return) -> Any:
-        named = node.value if isinstance(node.value, ast.NamedExpr) else None
-        value = node.value if named is None else named.value
-        called = value.func if isinstance(value, ast.Call) else None
+        called = node.value.func if isinstance(node.value, ast.Call) else None
         if not isinstance(called, ast.Name) or called.id != "original":
             return self.generic_visit(node)
-        body = copy.deepcopy(self._body)
-        if named is None:
-            return body
-        return [_Namer(_OURS + named.target.id).visit(statement) for statement in body]
+        return copy.deepcopy(self._body)
 
     def visit_Try(self, node: ast.Try) -> Any:
         node.handlers = []
@@ -87,25 +80,6 @@ class _Weaver(ast.NodeTransformer):
 
     def visit_Nonlocal(self, node: ast.Nonlocal) -> ast.Nonlocal:
         node.names = [_OURS + name for name in node.names]
-        return node
-
-
-class _Namer(ast.NodeTransformer):
-    """Gives what a function returns a name."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def visit_Return(self, node: ast.Return) -> ast.Return:
-        if node.value is not None:
-            name = ast.copy_location(ast.Name(self._name, ast.Store()), node.value)
-            node.value = ast.copy_location(ast.NamedExpr(name, node.value), node.value)
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        return node
-
-    def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
         return node
 
 
@@ -135,8 +109,8 @@ def _check_is_running(definition: ast.FunctionDef, function: FunctionType) -> No
     plain = copy.deepcopy(definition)
     plain.args = _bare(plain.args)
     compiled = _compile(plain, function)
-    for fact in ("co_code", "co_names", "co_varnames"):
-        if getattr(compiled, fact) != getattr(running, fact):
+    for name in ("co_code", "co_names", "co_varnames"):
+        if getattr(compiled, name) != getattr(running, name):
             raise NotWoven("the source is not what runs")
 
 

@@ -53,34 +53,16 @@ def collect_again() -> None:
 
 
 def times_waited() -> Callable[[], int]:
-    """Returns what counts how often the thread that calls it had to wait.
-
-    It raises ImportError where the platform does not count it.
-    """
+    """Returns what counts how often its caller's thread had to wait; ImportError without count."""
     from trainprof.inside.process.usage import RUSAGE_THREAD, getrusage
 
     if RUSAGE_THREAD is None:
         raise ImportError("RUSAGE_THREAD")
-    of_thread = RUSAGE_THREAD
-    return lambda: int(getrusage(of_thread).ru_nvcsw)
-
-
-def run_delay(thread: int | None = None) -> Callable[[], int]:
-    """Returns what reads how long a thread, by native id, or this one has waited for a core, ns."""
-    read_times = core_times(thread)
-
-    def read_delay() -> int:
-        times = read_times()
-        return 0 if times is None else times[1]
-
-    return read_delay
+    return lambda: int(getrusage(RUSAGE_THREAD).ru_nvcsw)
 
 
 def core_times(thread: int | None = None) -> Callable[[], tuple[int, int] | None]:
-    """Returns what reads how long a thread, or this one, has been on a core and waiting, in ns.
-
-    That returns None where it is not known.
-    """
+    """Returns what reads how long a thread, or this one, was on a core and waited for one, ns."""
     read = _reader(f"/proc/self/task/{thread or get_native_id()}/schedstat")
 
     def read_times() -> tuple[int, int] | None:
@@ -98,10 +80,7 @@ def has_a_core(thread: int) -> Callable[[], bool]:
 
 
 def _reader(path: str) -> Callable[[], bytes]:
-    """Returns what reads how a file begins, nothing where that cannot be done.
-
-    It is read without letting go of the GIL, which Python's own functions would.
-    """
+    """Returns what reads how a file begins, b"" where it cannot; it does not let go of the GIL."""
     name = path.encode()
     try:
         import ctypes

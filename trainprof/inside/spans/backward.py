@@ -19,28 +19,25 @@ class BackwardProbe:
         emit, now = session.emit, session.phase_now
         kind = int(Kind.BACKWARD)
         is_anomaly_enabled = getattr(torch, "is_anomaly_enabled", lambda: False)
-        note_anomaly = session.at_anomalous_backward
+        on_backward, on_backward_end = session.on_backward, session.on_backward_end
+        on_anomaly = session.on_anomalous_backward
 
         def make(original: Wrapped) -> Wrapped:
             def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-                watches = session.backward_watches
-                for watch in watches:
-                    watch.begins(t_outputs, args, kwargs)
-                given = None
+                for watcher in on_backward.watchers:
+                    watcher(t_outputs, args, kwargs)
                 start = now()
                 try:
-                    return (given := original(t_outputs, *args, **kwargs))
+                    return original(t_outputs, *args, **kwargs)
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
                 finally:
                     emit(kind, start, now())
-                    for watch in watches:
-                        watch.has_ended()
-                        if given is not None and watch.gives is not None:
-                            watch.gives(given)
+                    for at_end in on_backward_end.watchers:
+                        at_end()
                     if is_anomaly_enabled():
-                        note_anomaly()
+                        on_anomaly()
 
             return _engine_run_backward
 

@@ -17,9 +17,9 @@ from trainprof.record.schema import Kind, Writer
 
 # Whose path is asked for without a call of the script's.
 _PATHS: Final = (str, PosixPath, WindowsPath)
-# By the module that has it: a function, or a method of a class. A library's whole checkpoint is
-# more than its files: states are gathered, ranks meet. Of functions that scripts import by name,
-# what they call is wrapped.
+# By the module that has it: a function, or a method. A library's whole checkpoint is more than its
+# files: states are gathered, ranks meet. Of functions that scripts import by name, what they call
+# is wrapped.
 _OF_LIBRARIES: Final = {
     "safetensors.torch": ("serialize_file", Writer.SAFETENSORS),
     "transformers.trainer": ("Trainer._save_checkpoint", Writer.TRANSFORMERS),
@@ -28,8 +28,7 @@ _OF_LIBRARIES: Final = {
     "accelerate.accelerator": ("Accelerator.save_state", Writer.ACCELERATE),
     "torch.distributed.checkpoint.state_dict_saver": ("_save_state_dict", Writer.DISTRIBUTED),
 }
-# What else stands there the script has put there: a mock, a partial, which would be called in
-# another way with a function around it.
+# What else stands there is the script's: a mock, a partial, which a function cannot stand around.
 _WRAPPED_TYPES: Final = (FunctionType, BuiltinFunctionType)
 
 
@@ -47,12 +46,10 @@ class CheckpointProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._patcher, self._session = patcher, session
         self._meets = patcher.guarded(self._meet_libraries)
-        session.at_first_step.append(self._meets)
-        for name, kind, writer in (
-            ("save", Kind.CHECKPOINT_SAVE, Writer.TORCH),
-            ("load", Kind.CHECKPOINT_LOAD, Writer.TORCH),
-        ):
-            patcher.around(self._maker(kind, writer), (torch, name), (torch.serialization, name))
+        session.on_first_step.subscribe(self._meets)
+        for name, kind in (("save", Kind.CHECKPOINT_SAVE), ("load", Kind.CHECKPOINT_LOAD)):
+            make = self._maker(kind, Writer.TORCH)
+            patcher.around(make, (torch, name), (torch.serialization, name))
 
     def _maker(self, kind: Kind, writer: Writer) -> Callable[[Wrapped], Wrapped]:
         record = self._patcher.guarded(partial(self._record, kind, writer))
@@ -79,16 +76,16 @@ class CheckpointProbe:
             module = sys.modules.get(name)
             if module is None or _is_being_imported(module):
                 continue
-            function, writer = self._awaited.pop(name, (None, None))
-            if type(module) is ModuleType and function is not None and writer is not None:
-                self._wrap(module, function, writer)
+            awaited = self._awaited.pop(name, None)
+            if type(module) is ModuleType and awaited is not None:
+                self._wrap(module, *awaited)
 
     def _wrap(self, module: ModuleType, function: str, writer: Writer) -> None:
         owner: Any = module
         *classes, name = function.split(".")
         for cls in classes:
-            owner = vars(owner).get(cls) if hasattr(owner, "__dict__") else None
-        writes = vars(owner).get(name) if hasattr(owner, "__dict__") else None
+            owner = getattr(owner, "__dict__", {}).get(cls)
+        writes = getattr(owner, "__dict__", {}).get(name)
         if writes is None:
             missing = f"{module.__name__} has no {function}: its checkpoints are not seen"
             self._session.unavailable(self.name, missing)
@@ -97,18 +94,14 @@ class CheckpointProbe:
 
 
 def _is_being_imported(module: Any) -> bool:
-    """Whether another thread is at it; importlib has no other sign of that.
-
-    A script may put there what is no module.
-    """
+    """Whether another thread is at it; a script may have put there what is no module."""
     spec = getattr(module, "__dict__", {}).get("__spec__")
     return type(spec) is ModuleSpec and bool(getattr(spec, "_initializing", False))
 
 
 def _written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """Returns how large the file is that a save wrote; 0 where its path is not known."""
-    named: Any = kwargs.get("f", kwargs.get("filename"))
-    file = args[1] if len(args) > 1 else named
+    file: Any = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
     if type(file) not in _PATHS:  # one of the script's own would notice
         return 0
     try:

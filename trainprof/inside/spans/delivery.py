@@ -7,14 +7,20 @@ import os
 import re
 import sys
 import weakref
-from _thread import get_ident
 from collections.abc import Callable
 from functools import partial
 from time import thread_time_ns
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, Final
 
-from trainprof.inside.patching.patcher import Patcher, Wrapped, hide_our_frame
+from trainprof.inside.patching.patcher import (
+    Arguments,
+    Patcher,
+    Wrapped,
+    hide_our_frame,
+    recorded_after,
+    recorded_outermost,
+)
 from trainprof.inside.session import Session
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag
@@ -34,14 +40,12 @@ class DeliveryProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
-        created = patcher.guarded(self._created)
-        find_lost = patcher.guarded(self._find_lost)
-        find_all_lost = patcher.guarded(self._find_all_lost)
+        created = recorded_after(session.now, patcher.guarded(self._created))
+        next_data = partial(self._make_next, patcher.guarded(self._find_lost))
 
         def wrap(cls: type) -> None:
-            patcher.around_if_there(partial(self._make_init, created), (cls, "__init__"))
+            patcher.around_if_there(created, (cls, "__init__"))
             patcher.around_if_there(self._make_get, (cls, "_try_get_data"), inherited=True)
-            next_data = partial(self._make_next, find_lost)
             patcher.around_if_there(next_data, (cls, "_next_data"), inherited=True)
 
         self._loader.watch_classes(patcher, wrap)
@@ -49,38 +53,25 @@ class DeliveryProbe:
             sys.modules.get(f"torch.utils.data._utils.{name}")
             for name in ("pin_memory", "signal_handling")
         )
-        patcher.around_if_there(self._make_pin, (pinning, "pin_memory"))
-        check = partial(self._make_check, find_all_lost)
+        pinned = patcher.guarded(self._pinned)
+        patcher.around_if_there(
+            recorded_outermost(session.now, pinned, set()), (pinning, "pin_memory")
+        )
+        check = partial(self._make_check, patcher.guarded(self._find_all_lost))
         patcher.around_if_there(check, (signals, "_error_if_any_worker_fails"))
 
-    def _make_init(self, created: Callable[..., None], original: Wrapped) -> Wrapped:
-        now = self._session.now
-
-        def __init__(iterator: Any, *args: Any, **kwargs: Any) -> Any:
-            start = now()
-            try:
-                return original(iterator, *args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-            finally:
-                created(iterator, start)
-
-        return __init__
-
-    def _created(self, iterator: Any, start: int) -> None:
+    def _created(self, start: int, end: int, _: FrameType | None, given: Arguments) -> None:
         """Notes the workers; from now on it is measured how long their queue is empty."""
-        emit, end = self._session.emit, self._session.now()
+        iterator: Any = given[0][0]
         loader = self._loader.number_of(iterator)
         for number, worker in enumerate(getattr(iterator, "_workers", ())):
             if worker.pid is not None:
-                emit(_WORKER, start, end, loader, worker.pid, number + 1 & 255)
+                flags = number + 1 & 255
+                self._session.emit(_WORKER, start, end, loader, worker.pid, flags)
         key = id(iterator)
-        if key in self._parts:
-            return
         queue = getattr(iterator, "_worker_result_queue", None)
         poll = getattr(queue, "_poll", None)
-        if queue is None or poll is None:
+        if key in self._parts or queue is None or poll is None:
             return
         is_pinned = hasattr(iterator, "_pin_memory_thread")
         self._parts[key] = parts = _Parts(weakref.ref(iterator), loader, is_pinned=is_pinned)
@@ -165,10 +156,7 @@ class DeliveryProbe:
                 self._find_lost(iterator, error)
 
     def _find_lost(self, iterator: Any, error: BaseException) -> None:
-        """Notes the workers that have died, other than those with nothing left to do.
-
-        torch's error names by pid those that left with status 0.
-        """
+        """Notes workers that have died; of those with status 0 those that torch's error names."""
         at, loader = self._session.now(), self._loader.number_of(iterator)
         message = error.args[0] if type(error) is RuntimeError and error.args else ""
         named = _PIDS.findall(message) if type(message) is str else []
@@ -178,27 +166,8 @@ class DeliveryProbe:
                 value = worker.pid | (code & 0xFFFF) << _PID_BITS
                 self._session.emit(_WORKER_LOST, at, at, loader, value, number + 1 & 255)
 
-    def _make_pin(self, original: Wrapped) -> Wrapped:
-        emit, now = self._session.emit, self._session.now
-        inside: set[int] = set()
-
-        def pin_memory(*args: Any, **kwargs: Any) -> Any:
-            thread = get_ident()
-            is_outermost = thread not in inside
-            start = now()
-            # A signal handler of the script's may raise wherever a clock is read.
-            try:
-                inside.add(thread)
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-            finally:
-                if is_outermost:
-                    inside.discard(thread)
-                    emit(_PIN, start, now())
-
-        return pin_memory
+    def _pinned(self, start: int, _: FrameType | None, __: Arguments) -> None:
+        self._session.emit(_PIN, start, self._session.now())
 
 
 class _Parts:
@@ -206,7 +175,7 @@ class _Parts:
 
     Attributes:
         is_pinned: A thread receives and pins; `next` only waits for it.
-        getting_ns: In asking for data, of which `blocked_ns` with nothing there, `cpu_ns` on a CPU.
+        getting_ns: In asking for data; of it `blocked_ns` with an empty queue, `cpu_ns` on a CPU.
     """
 
     __slots__ = ("blocked_ns", "cpu_ns", "getting_ns", "is_pinned", "iterator", "loader")
@@ -218,10 +187,7 @@ class _Parts:
 
 
 def _exit_code(worker: Any) -> int | None:
-    """Returns with what a worker ended; -n for signal n, None while it lives.
-
-    A child is left for torch to wait for, which otherwise would not find what it died of.
-    """
+    """Returns with what a worker ended, and leaves that to torch; -n for signal n, None alive."""
     if worker.pid is None:
         return None
     if hasattr(os, "waitid"):

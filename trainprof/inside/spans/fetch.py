@@ -52,18 +52,13 @@ class FetchProbe:
         self._session, self._worker, self._torch = session, cast(Any, worker), torch
         self._scale = BatchScale(torch)
         self._threads = WorkerThreads(torch, session)
-        throttle_file = session.options.get("throttle_file")
-        self._meter = UsageMeter(
-            session.emit, throttle_file if isinstance(throttle_file, str) else None
-        )
-        kept = session.options.get("slow_samples")
-        self._slow = SlowSamples(
-            session.emit, session.now, kept if isinstance(kept, int) else DEFAULT_KEPT
-        )
-        places = [(worker, "get_worker_info")]
-        for other in (torch.utils.data, torch.utils.data.dataloader):
-            places += [(other, "get_worker_info")] if hasattr(other, "get_worker_info") else []
-        patcher.around_if_there(notes_who_asks(patcher, self._session), *places)
+        file, kept = (session.options.get(name) for name in ("throttle_file", "slow_samples"))
+        self._meter = UsageMeter(session.emit, file if isinstance(file, str) else None)
+        kept = kept if isinstance(kept, int) else DEFAULT_KEPT
+        self._slow = SlowSamples(session.emit, session.now, kept)
+        asked = (worker, torch.utils.data, torch.utils.data.dataloader)
+        places = ((owner, "get_worker_info") for owner in asked)
+        patcher.around_if_there(notes_who_asks(patcher, session), *places)
         for fetcher in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
             cls = getattr(module, fetcher, None)
             if cls is None:
@@ -82,8 +77,8 @@ class FetchProbe:
             kept: _Fetcher = getattr(self, "_trainprof", None) or begin_with(self)
             kept.collate_began_ns = 0
             count = len(asked) if type(asked) is list else 1
-            # Of very many quick fetches most are this alone: an object more to be looked into
-            # is one more that torch has driven out of the caches since the last.
+            # Of very many fast fetches most are this alone: what else is asked for has been driven
+            # out of the caches by torch.
             if meter.to_pass > 0 and not kept.is_stamped:
                 meter.to_pass -= 1
                 start = now()
@@ -101,8 +96,7 @@ class FetchProbe:
                     emit(_FETCH, start, end, kept.loader, value, kept.worker)
             batch = usage = stamped = None
             if kept.is_stamped and type(asked) is list:
-                asked = stamped = StampedIndices(asked)
-                stamped.clock = slow.clock
+                asked = stamped = slow.stamped(asked)
             if meter.to_pass > 0:
                 meter.to_pass -= 1
             elif not patcher.is_silent:
@@ -134,7 +128,7 @@ class FetchProbe:
     def _begin_with(self, patcher: Patcher, takes_indices: bool, fetcher: Any) -> _Fetcher:
         """Called at the first fetch of each fetcher."""
         session, now = self._session, self._session.now
-        session.look_here()
+        session.on_thread()
         info = self._worker._worker_info
         number = 0 if info is None else getattr(info, "id", 254) + 1
         creating = 0 if info is None else self._loader.creating
@@ -174,31 +168,24 @@ class FetchProbe:
         if usage is not None:
             self._meter.end(usage, start, end - start)
             if self._worker._worker_info is not None:
-                self._threads.look()
+                self._threads.note_changes()
             scale = self._scale.of(batch)
             if scale is not None:
                 size, parts = scale
                 self._session.emit(_FETCH_BATCH, start, start, parts, size, usage[0])
         if stamped is not None:
-            self._slow.look(stamped, samples_end, loader)
+            self._slow.record(stamped, samples_end, loader)
 
 
 @dataclass(slots=True)
 class _Fetcher:
-    """What is kept of a fetcher, on it: it is torch's own object.
+    """What is kept of a fetcher, on it: it is torch's own object."""
 
-    Attributes:
-        worker: 0 in the process that trains, 1 in the first worker.
-        loader: The id of the loader that a worker works for, else 0.
-        may_be_stamped, is_stamped: Its samples may be, and are at present.
-        collate_began_ns: When its collate function began in this fetch, 0 if it has not.
-    """
-
-    worker: int
-    loader: int
+    worker: int  # 0 in the process that trains, 1 in the first worker
+    loader: int  # the id of the one that a worker works for, else 0
     may_be_stamped: bool = False
     is_stamped: bool = False
-    collate_began_ns: int = 0
+    collate_began_ns: int = 0  # in this fetch
 
 
 def _timed(
@@ -222,9 +209,6 @@ def _timed(
     return uncounted(timed)
 
 
-_FETCH, _FETCH_BATCH = int(Kind.FETCH), int(Kind.FETCH_BATCH)
-
-
 DEFAULT_KEPT: Final = 10
 # A stamp takes 0.15 us.
 SHORT_SAMPLE_NS: Final = 10_000
@@ -235,11 +219,8 @@ _MAX_INDEX: Final = (1 << 63) - 1
 class StampedIndices(list[Any]):
     """A batch's indices, noting when each is asked for: that is when the sample before is done.
 
-    torch runs `[dataset[i] for i in indices]`. While a sample is made, nothing of ours runs, and
-    no Python code of ours between two: a debugger would stop in it.
-
-    Attributes:
-        clock: To be set by whoever makes one, which an `__init__` would do in three times the time.
+    torch runs `[dataset[i] for i in indices]`. No Python code of ours runs between two samples: a
+    debugger would stop in it. The clock is set from outside, in a third of an `__init__`'s time.
     """
 
     __slots__ = ("_asked", "clock")
@@ -256,46 +237,37 @@ class StampedIndices(list[Any]):
 
     def stamps(self, end: float) -> list[float]:
         """Returns when each was asked for, of those that were before `end`, by the clock."""
-        try:
-            asked = self._asked
-        except AttributeError:
-            return []
-        return asked if asked and asked[-1] <= end else asked[: bisect_right(asked, end)]
+        asked: list[float] = getattr(self, "_asked", [])
+        return asked[: bisect_right(asked, end)]
 
 
 class SlowSamples:
-    """Records each sample that is among the slowest so far of this process.
+    """Records each sample that is among the slowest so far of this process."""
 
-    Attributes:
-        clock: That indices are to be stamped by: that of records, in seconds. Python's floats are
-            made and subtracted in half the time of integers of this size.
-    """
+    __slots__ = ("_clock", "_emit", "_kept", "_samples", "_slowest", "_took_ns", "_unit_ns")
 
-    __slots__ = ("_emit", "_kept", "_samples", "_slowest", "_took_ns", "_unit_ns", "clock")
-
-    def __init__(
-        self, emit: Callable[..., None], now: Callable[[], int], kept: int = DEFAULT_KEPT
-    ) -> None:
-        self._emit = emit
-        self.clock: Callable[[], float] = now
+    def __init__(self, emit: Callable[..., None], now: Callable[[], int], kept: int) -> None:
+        self._emit, self._kept = emit, kept
+        self._clock: Callable[[], float] = now
         self._unit_ns = 1
-        if now is perf_counter_ns:
-            self.clock, self._unit_ns = perf_counter, 1_000_000_000
-        self._kept = kept
+        if now is perf_counter_ns:  # floats take half the time of integers of this size
+            self._clock, self._unit_ns = perf_counter, 1_000_000_000
         self._slowest: list[float] = []
         self._took_ns = self._samples = 0
 
-    def are_worth_stamps(self, ns: int = 0, samples: int = 0) -> bool:
-        """False where samples take under SHORT_SAMPLE_NS each, for it would be felt.
+    def stamped(self, indices: list[Any]) -> StampedIndices:
+        stamped = StampedIndices(indices)
+        stamped.clock = self._clock
+        return stamped
 
-        Given is what a fetch took without its collating; of many fast fetches some are enough.
-        """
+    def are_worth_stamps(self, ns: int = 0, samples: int = 0) -> bool:
+        """Adds what a fetch took without collating; False where a sample takes too little."""
         self._took_ns += ns
         self._samples += samples
         return self._kept > 0 and self._took_ns >= self._samples * SHORT_SAMPLE_NS
 
-    def look(self, indices: StampedIndices, end: int, site: int) -> None:
-        """Looks through a batch, whose last sample was done at `end`; `site` is its loader's id."""
+    def record(self, indices: StampedIndices, end: int, site: int) -> None:
+        """Records those of a batch whose last sample was done at `end`; `site` is its loader's."""
         last = end / self._unit_ns
         stamps, slowest = indices.stamps(last), self._slowest
         if not stamps:
@@ -320,7 +292,7 @@ class SlowSamples:
 
 
 def asks_one_by_one(dataset: Any, torch: ModuleType) -> bool:
-    """True if torch asks this dataset for each sample of a batch by itself.
+    """Whether torch asks this dataset for each sample of a batch by itself.
 
     One with `__getitems__` takes the list of indices as a whole, and must get the script's own.
     """
@@ -333,10 +305,11 @@ def asks_one_by_one(dataset: Any, torch: ModuleType) -> bool:
 
 
 def _may_make_up(kind: type) -> bool:
-    """True if instances may answer to names that are not to be found in them."""
+    """Whether instances may answer to names that are not to be found in them."""
     ask = inspect.getattr_static(kind, "__getattribute__")
     is_plain = type(ask) is WrapperDescriptorType and ask.__objclass__.__module__ == "builtins"
     return not is_plain or inspect.getattr_static(kind, "__getattr__", _ABSENT) is not _ABSENT
 
 
+_FETCH, _FETCH_BATCH = int(Kind.FETCH), int(Kind.FETCH_BATCH)
 _SLOW_SAMPLE = int(Kind.SLOW_SAMPLE)

@@ -12,13 +12,14 @@ from typing import Any, Final
 
 from trainprof.inside.patching.function_modes import FunctionModes
 from trainprof.inside.process.usage import RUSAGE_SELF, getrusage
+from trainprof.record.files import contents_of
 from trainprof.record.schema import FAULTS_SHIFT, NOT_TOLD, Kind
 
 # Measuring takes some 10 us, and 50 more of the steps that follow, whose code it has driven out of
 # the caches. So of fetches that follow a short one, one of so many is measured,
 SHORT_NS: Final = 1_000_000
 ONE_OF_SHORT: Final = 16
-# and fewer still where it has been nothing but short ones for so long.
+# and fewer still after so many short ones in a row.
 ONE_OF_QUICK: Final = 128
 QUICK_AFTER: Final = 512
 LONG_NS: Final = 10_000_000
@@ -26,8 +27,6 @@ ONE_OF_MIDDLING: Final = 8
 # Of long ones the first are measured all, for a run may have no more.
 FIRST_LONG: Final = 64
 ONE_OF_LONG: Final = 4
-# Which one: where the multiples of the golden ratio fall into the first part of a turn. Spread
-# evenly over any period that the fetches themselves may have, as every 16th would not be.
 _TURN: Final = 1 << 32
 _GOLDEN_STEP: Final = 0x9E3779B1
 
@@ -38,20 +37,19 @@ _DELAY_ACCOUNTING_FILE: Final = "/proc/sys/kernel/task_delayacct"
 # Its place behind the name in parentheses in /proc/<pid>/stat: ticks waited for block devices.
 _BLOCK_TICKS: Final = 39
 _MAX_STAT_BYTES: Final = 4096
-# Three numbers. Python makes room for all that may come, and that takes a fifth of reading them.
-_MAX_RUN_DELAY_BYTES: Final = 128
+_MAX_RUN_DELAY_BYTES: Final = 128  # three numbers; making room takes a fifth of reading them
 # Each thread that fetches keeps a file open; of more than these the run delay is not known.
 _MAX_FILES: Final = 64
-# A thread's CPU time in schedstat is as of the last tick; in another file, that the script has
-# opened under the number of ours, there is something else.
+# A thread's CPU time in schedstat is as of the last tick. A file of the script's that has taken the
+# number of ours says something else.
 _MAX_LAG_NS: Final = 1_000_000_000
 _READ_BLOCK_BYTES: Final = 512  # of ru_inblock
 _MAX_READ: Final = (1 << FAULTS_SHIFT) - 1
 _MAX_FAULTS: Final = (1 << (63 - FAULTS_SHIFT)) - 1
-# At first the size of each batch is read, and then of one in so many.
+# The size of the first batches is read, and then of one in so many.
 FIRST_LOOKED_AT: Final = 16
 ONE_OF_BATCHES: Final = 8
-# Looking at a tensor takes 0.2 us: at so many a batch on average, and at no more than these.
+# Of a tensor it takes 0.2 us: of so many a batch on average, and of no more than these.
 _PARTS_A_BATCH: Final = 4
 _MAX_PARTS: Final = 4096
 
@@ -63,19 +61,42 @@ Counters = tuple[int, float, int, int, int, int]
 Begun = tuple[int, Counters]
 
 
+class _Spread:
+    """Picks one of so many: where multiples of the golden ratio fall into the first part of a turn.
+
+    They are spread evenly over any period that fetches themselves may have, as every 16th is not.
+    """
+
+    __slots__ = ("_place",)
+
+    def __init__(self) -> None:
+        self._place = 0
+
+    def picks_next(self, one_of: int) -> bool:
+        self._place = (self._place + _GOLDEN_STEP) % _TURN
+        return self._place * one_of < _TURN
+
+    def pass_over(self, one_of: int) -> int:
+        """Goes on to just before the next that it picks; returns how many come first."""
+        passed = 0
+        while not self.picks_next(one_of):
+            passed += 1
+        self._place = (self._place - _GOLDEN_STEP) % _TURN
+        return passed
+
+
 class UsageMeter:
     """Measures fetches of this process, on any thread, and records what it finds.
 
     `throttle_file` is cpu.stat of the cgroup whose quota binds us, or None.
 
     Attributes:
-        to_pass: How many of the next fetches are not to be measured; the caller counts them down,
-            which costs less than asking each time.
+        to_pass: How many of the next fetches are not to be measured; the caller counts them down.
     """
 
     __slots__ = (
-        *("_emit", "_files", "_last_wall_ns", "_longs", "_passed_later", "_place", "_short_place"),
-        *("_shorts", "_tells_reading", "_throttle", "_waited_ns", "to_pass"),
+        *("_emit", "_files", "_last_wall_ns", "_long_spread", "_longs", "_passed_later"),
+        *("_short_spread", "_shorts", "_tells_reading", "_throttle", "_waited_ns", "to_pass"),
     )
 
     def __init__(self, emit: Callable[..., None], throttle_file: str | None) -> None:
@@ -89,9 +110,9 @@ class UsageMeter:
         """Forgets what a fork inherits: it is of the parent's threads."""
         self._files: dict[int, _KeptFile] = {}
         self._waited_ns: dict[int, tuple[int, int, int]] = {}
-        self._place = self._short_place = self._shorts = self._longs = 0
+        self._long_spread, self._short_spread = _Spread(), _Spread()
         self._last_wall_ns = LONG_NS
-        self.to_pass = self._passed_later = 0
+        self.to_pass = self._passed_later = self._shorts = self._longs = 0
 
     def took(self, wall_ns: int) -> None:
         """To be called after each fetch; a short one that was passed over may be left out."""
@@ -108,11 +129,9 @@ class UsageMeter:
                 self.to_pass, self._passed_later = self._passed_later - 1, 0
                 return None
             stands_for = ONE_OF_SHORT if self._shorts < QUICK_AFTER else ONE_OF_QUICK
-            self._short_place = place = (self._short_place + _GOLDEN_STEP) % _TURN
-            self.to_pass = self._pass_over(stands_for)
+            is_measured = self._short_spread.picks_next(stands_for)
+            self.to_pass = self._short_spread.pass_over(stands_for)
             self._shorts += 1 + self.to_pass
-            if place * stands_for >= _TURN:
-                return None
         else:
             self._shorts = 0
             if last_ns < LONG_NS:
@@ -121,11 +140,10 @@ class UsageMeter:
                 self._longs += 1
             else:
                 stands_for = ONE_OF_LONG
-            if stands_for > 1:
-                self._place = place = (self._place + _GOLDEN_STEP) % _TURN
-                if place * stands_for >= _TURN:
-                    return None
-        throttled_us = 0 if self._throttle is None else _throttled_us(self._throttle.read())
+            is_measured = stands_for == 1 or self._long_spread.picks_next(stands_for)
+        if not is_measured:
+            return None
+        throttled_us = self._throttled_us()
         used = getrusage(RUSAGE_SELF)
         blocks, faults = used.ru_inblock, used.ru_majflt
         if self._tells_reading:
@@ -134,43 +152,41 @@ class UsageMeter:
         cpu_s, delay_ns = used.ru_utime + used.ru_stime, self._run_delay_ns(cpu_ns)
         return stands_for, (cpu_ns, cpu_s, blocks, faults, delay_ns, throttled_us)
 
-    def _pass_over(self, one_of: int) -> int:
-        """Goes on to the next short fetch that is to be measured; returns how many come first."""
-        passed = 0
-        while True:
-            place = (self._short_place + _GOLDEN_STEP) % _TURN
-            if place * one_of < _TURN:
-                return passed
-            self._short_place = place
-            passed += 1
-
     def end(self, begun: Begun, start: int, wall_ns: int) -> None:
         """Reads them again after the fetch that began at `start`; records the differences."""
         cpu_ns = thread_time_ns()
         used = getrusage(RUSAGE_SELF)
         cpu_s, blocks, faults = used.ru_utime + used.ru_stime, used.ru_inblock, used.ru_majflt
-        throttled_us = 0 if self._throttle is None else _throttled_us(self._throttle.read())
+        throttled_us = self._throttled_us()
         stands_for, before = begun
         cpu_before_ns, cpu_before_s, blocks_before, faults_before, delay_before_ns, stopped = before
-        of_thread = cpu_ns - cpu_before_ns
+        thread_ns = cpu_ns - cpu_before_ns
         delay_us, delay_ns = NOT_TOLD, self._run_delay_ns(cpu_ns)
         if 0 <= delay_before_ns <= delay_ns:
-            waited_ns = max(min(delay_ns - delay_before_ns, wall_ns - of_thread), 0)
+            waited_ns = max(min(delay_ns - delay_before_ns, wall_ns - thread_ns), 0)
             delay_us = min(waited_ns // 1000, NOT_TOLD - 1)
-        of_process = round((cpu_s - cpu_before_s) * 1e9)
-        if of_process < of_thread:  # the kernel's two clocks are not read in the same moment
-            of_process = of_thread
+        # The kernel's two clocks are not read in the same moment.
+        process_ns = max(round((cpu_s - cpu_before_s) * 1e9), thread_ns)
         emit = self._emit
-        emit(_FETCH_CPU, start, start + of_thread, delay_us, of_process, stands_for)
+        emit(_FETCH_CPU, start, start + thread_ns, delay_us, process_ns, stands_for)
         # One that has not waited for a core was not stopped by a quota either.
-        stopped_us = throttled_us - stopped if delay_us and throttled_us > stopped else 0
-        if blocks != blocks_before or faults != faults_before or stopped_us:
-            read = min((blocks - blocks_before) * _READ_BLOCK_BYTES, _MAX_READ)
-            traffic = read | min(faults - faults_before, _MAX_FAULTS) << FAULTS_SHIFT
+        stopped_us = max(throttled_us - stopped, 0) if delay_us else 0
+        blocks, faults = blocks - blocks_before, faults - faults_before
+        if blocks or faults or stopped_us:
+            read = min(blocks * _READ_BLOCK_BYTES, _MAX_READ)
+            traffic = read | min(faults, _MAX_FAULTS) << FAULTS_SHIFT
             emit(_FETCH_IO, start, start, min(stopped_us, NOT_TOLD - 1), traffic, stands_for)
         if self._tells_reading:
-            reading_ns = self._bring_up_to_date(blocks, faults)
+            reading_ns = self._bring_up_to_date(used.ru_inblock, used.ru_majflt)
             emit(_FETCH_READING, start, start + reading_ns, 0, 0, stands_for)
+
+    def _throttled_us(self) -> int:
+        """Returns for how long cpu.stat says that its cgroup has been stopped by its quota."""
+        words = [] if self._throttle is None else self._throttle.read().split()
+        for name, unit in ((b"throttled_usec", 1), (b"throttled_time", 1000)):  # cgroup v2, v1
+            if name in words[:-1]:
+                return int(words[words.index(name) + 1]) // unit
+        return 0
 
     def _run_delay_ns(self, cpu_ns: int) -> int:
         """Returns for how long this thread has ever waited for a core, or NO_DELAY."""
@@ -201,16 +217,16 @@ class UsageMeter:
 
 
 class _KeptFile:
-    """A file of the kernel's, kept open to be read again and again."""
+    """A file of the kernel's that is kept open."""
 
     __slots__ = ("_descriptor", "_most_bytes", "_path")
 
     def __init__(self, path: str, most_bytes: int = _MAX_STAT_BYTES) -> None:
         self._path, self._most_bytes = path, most_bytes
-        self._descriptor: int | None = None
         self._open()
 
     def _open(self) -> None:
+        self._descriptor: int | None
         try:
             self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -218,20 +234,17 @@ class _KeptFile:
 
     def read(self) -> bytes:
         """Returns what it says now; b"" where it cannot be read."""
-        if self._descriptor is None:
-            return b""
-        try:
-            return os.pread(self._descriptor, self._most_bytes, 0)
-        except OSError as error:
-            # The thread that it was of is gone, and this one has got its number.
-            if error.errno == errno.ESRCH:
-                os.close(self._descriptor)
-        self._open()  # also where the script has closed it
-        try:
-            descriptor = self._descriptor
-            return b"" if descriptor is None else os.pread(descriptor, self._most_bytes, 0)
-        except OSError:
-            return b""
+        for _ in range(2):
+            if self._descriptor is None:
+                break
+            try:
+                return os.pread(self._descriptor, self._most_bytes, 0)
+            except OSError as error:
+                # The thread that it was of is gone, and this one has got its number.
+                if error.errno == errno.ESRCH:
+                    os.close(self._descriptor)
+            self._open()  # also where the script has closed it
+        return b""
 
 
 def _waited_for_devices_ns() -> int:
@@ -241,49 +254,29 @@ def _waited_for_devices_ns() -> int:
     return ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
 
-def _throttled_us(stat: bytes) -> int:
-    """Returns for how long cpu.stat says that its cgroup has been stopped by its quota."""
-    words = stat.split()
-    for name, unit in ((b"throttled_usec", 1), (b"throttled_time", 1000)):  # cgroup v2, v1
-        if name in words[:-1]:
-            return int(words[words.index(name) + 1]) // unit
-    return 0
-
-
 def _read(path: str) -> bytes:
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(file, _MAX_STAT_BYTES)
-    except OSError:
-        return b""
-    finally:
-        os.close(file)
+    return contents_of(path, _MAX_STAT_BYTES) or b""
 
 
 class BatchScale:
-    """Tells how large batches are."""
+    """Measures how large batches are."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._plain = {getattr(torch, "Tensor", None)}
         self._modes = FunctionModes(torch)
         self._parts_left = _PARTS_A_BATCH
-        self._place, self._first_left = 0, FIRST_LOOKED_AT
+        self._spread, self._first_left = _Spread(), FIRST_LOOKED_AT
 
     def of(self, batch: Any) -> tuple[int, int] | None:
         """Returns bytes and number of the tensors and arrays in plain containers.
 
-        None where none is found, where a mode of the script's would see us ask, for a batch of too
-        many parts, for some that follow one of many, and for most that follow the first ones.
+        None without any, where a mode of the script's would see us ask, for a batch of too many
+        parts and some that follow one of many, and for most that follow the first ones.
         """
         if self._first_left:
             self._first_left -= 1
-        else:
-            self._place = place = (self._place + _GOLDEN_STEP) % _TURN
-            if place * ONE_OF_BATCHES >= _TURN:
-                return None
+        elif not self._spread.picks_next(ONE_OF_BATCHES):
+            return None
         self._parts_left = min(self._parts_left + _PARTS_A_BATCH, _PARTS_A_BATCH)
         if self._parts_left < _PARTS_A_BATCH or self._modes.would_notice():
             return None

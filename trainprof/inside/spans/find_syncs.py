@@ -43,9 +43,8 @@ _MUTATED: Final = ("_filters_mutated", "_filters_mutated_lock_held")
 class FindSyncsProbe:
     """Counts calls that wait for a device in native code, by the line that makes them.
 
-    Python asks every filter of `warnings` whether a warning's text matches it, before anything is
-    shown, raised, counted or captured: one of ours comes first while the mode is on. Nothing else
-    of `warnings` is changed, and the mode is left alone where the script sets it itself.
+    Python asks each filter of `warnings` about a warning before it is shown, raised, counted or
+    captured: ours comes first while the mode is on. A mode that the script sets is left alone.
     """
 
     name = "find_syncs"
@@ -54,14 +53,13 @@ class FindSyncsProbe:
         if not session.options.get("find_syncs"):
             return
         self._torch, self._patcher, self._session = torch, patcher, session
-        self._accelerator = session.accelerator
-        if self._accelerator is None:
+        if session.accelerator is None:
             self._cannot("this torch knows no device but the CPU")
             return
         if getattr(sys.flags, "context_aware_warnings", 0):
             self._cannot("this Python keeps filters of warnings per context")
             return
-        self._count = StepCount()
+        self._accelerator, self._count = session.accelerator, StepCount()
         self._window: _Window | None = None
         self._filter: _Filter | None = None
         self._has_begun = False
@@ -79,7 +77,7 @@ class FindSyncsProbe:
         hook = register(self._hook_of_steps(patcher.guarded(self._stepped)))
         patcher.on_undo(self._stop)
         patcher.on_undo(hook.remove)
-        session.at_end.append(self._stop_anyway)
+        session.on_end.subscribe(self._stop_anyway)
         os.register_at_fork(after_in_child=self._leave)
 
     def _cannot(self, reason: str) -> None:
@@ -115,18 +113,16 @@ class FindSyncsProbe:
             self._cannot("the script sets torch's sync debug mode itself")
             return
         self._filter = _Filter(self._patcher.guarded(self._caught))
-        first_step, begun = self._count.steps, self._session.now()
-        self._window = _Window(first_step, module, getattr(module, _SET), begun)
+        self._window = _Window(self._count.steps, module, self._session.now())
         self._filter.come_first()
         self._window.set_mode(self._torch, _WARN)
-        stop_if_on = self._patcher.guarded(self._script_sets_mode)
+        stop_if_on = self._patcher.guarded(lambda: self._stop(by_script=True))
         self._patcher.around(called_around(lambda *_, **__: stop_if_on()), (module, _SET))
         self._patcher.around(self._make_get, (module, _GET))
-        self._record_window()
+        self._record(self._window, self._window.start)
 
     def _module(self) -> Any:
         """Returns the module of the device in use, where it has a sync debug mode."""
-        assert self._accelerator is not None
         kinds = self._accelerator.kinds_in_use()
         for kind in kinds:
             module = getattr(self._torch, kind, None)
@@ -150,7 +146,7 @@ class FindSyncsProbe:
             window.set_mode(self._torch, _OFF)
         if self._filter is not None:
             self._filter.take_away()
-        self._record_window(window)
+        self._record(window, self._session.now())
         if by_script:
             self._cannot("the script set torch's sync debug mode itself meanwhile")
 
@@ -167,10 +163,7 @@ class FindSyncsProbe:
         if self._filter is not None:
             self._filter.take_away()
 
-    def _record_window(self, closed: _Window | None = None) -> None:
-        window = closed or self._window
-        assert window is not None
-        end = self._session.now() if closed else window.start
+    def _record(self, window: _Window, end: int) -> None:
         # Optimizers that turn out to take turns have made fewer.
         steps = max(self._count.steps - window.first_step, 0)
         self._session.emit(_WINDOW, window.start, end, window.first_step, steps)
@@ -178,10 +171,6 @@ class FindSyncsProbe:
     def _filters_changed(self) -> None:
         if self._window is not None and self._filter is not None:
             self._filter.come_first()
-
-    def _script_sets_mode(self) -> None:
-        if self._window is not None:
-            self._stop(by_script=True)
 
     def _make_get(self, original: Wrapped) -> Wrapped:
         def get_sync_debug_mode(*args: Any, **kwargs: Any) -> Any:
@@ -198,10 +187,10 @@ class FindSyncsProbe:
 class _Window:
     """The steps in which the mode is on; it was off before."""
 
-    def __init__(self, first_step: int, module: Any, set_mode: Wrapped, start: int) -> None:
+    def __init__(self, first_step: int, module: Any, start: int) -> None:
         self.first_step, self.start = first_step, start
         self.mode: Callable[[], int] = getattr(module, _GET)
-        self._set_mode = set_mode
+        self._set_mode: Wrapped = getattr(module, _SET)
 
     def set_mode(self, torch: ModuleType, mode: int) -> None:
         """Sets it so that torch's own notice of it is still to come once, for the script."""
@@ -216,9 +205,9 @@ class _Window:
 class _Filter:
     """An entry of `warnings.filters` that ignores what the mode says, and finds who caused it.
 
-    It stands for a compiled pattern, whose `match` Python calls with the text of each warning. Only
-    C code asks: the frame above is the one that the warning is put to. Where no warning had been
-    before, Python has just given that frame's module a registry, which is taken away again.
+    It stands for a compiled pattern, whose `match` Python's C code calls with the text of each
+    warning: the frame above is the one that the warning is put to. A registry that Python has just
+    given that frame's module is taken away again.
     """
 
     def __init__(self, caught: Callable[[FrameType], None]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from _thread import get_ident
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from sys import modules
@@ -14,13 +13,14 @@ from typing import Any, Final
 from trainprof.inside.model.parameters import is_training
 from trainprof.inside.patching.patcher import (
     COMPILER,
+    Arguments,
     Patcher,
     Wrapped,
     hide_our_frame,
     let_dynamo_skip,
-    uncounted,
 )
-from trainprof.inside.session import ModuleCall, ModuleWatch, Session
+from trainprof.inside.session import Session
+from trainprof.inside.signals import ModuleCall
 from trainprof.record.schema import ForwardFlag, Kind, Topic
 
 FUNCTIONAL_LOSSES: Final = (
@@ -41,9 +41,9 @@ FORWARD: Final = int(Kind.FORWARD)
 
 @dataclass(slots=True)
 class _Inside:
-    """The thread that is inside an outermost call, 0 if none is.
+    """The thread that is inside an outermost call, 0 if none is: asked for by hundreds of calls.
 
-    Comparing two numbers takes a third of finding one in a set, and modules are called by hundreds.
+    Comparing two numbers takes a third of the time of a look-up in a set.
     """
 
     thread: int = 0
@@ -61,24 +61,16 @@ class ForwardProbe:
         # each call is watched.
         self._classes: dict[int, tuple[int, int] | None] = {}
         self._names: dict[int, tuple[int, int]] = {}
-        self._watches: tuple[ModuleWatch, ...] = ()
-        session.tell_modules = patcher.guarded(self._tell)
+        session.on_module_call.on_switch = patcher.guarded(self._switch)
         let_dynamo_skip(is_training, and_all_below=True)
-        loss = getattr(torch.nn.modules.loss, "_Loss", ())
-        self._loss_class = loss
-        check_limit = session.limit.before_forward
+        self._loss_class = getattr(torch.nn.modules.loss, "_Loss", ())
         self._record = patcher.guarded(self._record_call)
         # Threads that are inside an outermost call: the one that was first, and others.
         self._first = _Inside()
         self._others: set[int] = set()
-        patcher.around(
-            self._make_call
-            if check_limit is None
-            else partial(self._make_limited_call, check_limit),
-            (torch.nn.Module, "__call__"),
-            (torch.nn.Module, "_wrapped_call_impl"),  # the same function, by whose name it pickles
-            woven=True,
-        )
+        # The same function, by whose second name it pickles.
+        places = ((torch.nn.Module, name) for name in ("__call__", "_wrapped_call_impl"))
+        patcher.around(self._make_call, *places, woven=True)
         functional = torch.nn.functional
         for name in FUNCTIONAL_LOSSES:
             if callable(vars(functional).get(name)):
@@ -88,6 +80,7 @@ class ForwardProbe:
         emit, now, record = self._session.emit, self._session.phase_now, self._record
         first, others, classes = self._first, self._others, self._classes
         is_grad_enabled = self._torch.is_grad_enabled
+        check_limit = self._session.limit.before_forward
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             thread = get_ident()
@@ -97,7 +90,8 @@ class ForwardProbe:
                 except BaseException as error:
                     hide_our_frame(error)
                     raise
-            output = None
+            if check_limit is not None:
+                check_limit()
             start = now()
             # A signal handler of the script's may raise wherever a clock is read: no thread is to
             # count as inside before the `try`, nor once the clock is read again.
@@ -106,7 +100,7 @@ class ForwardProbe:
                     others.add(thread)
                 else:
                     first.thread = thread
-                return (output := original(self, *args, **kwargs))
+                return original(self, *args, **kwargs)
             except BaseException as error:
                 hide_our_frame(error)
                 raise
@@ -118,7 +112,7 @@ class ForwardProbe:
                 end = now()
                 known = classes.get(id(type(self)))
                 if known is None:
-                    record(self, start, end, output, (args, kwargs))
+                    record(self, start, end, (args, kwargs))
                 else:
                     kind, number = known
                     flags = GRAD if is_grad_enabled() else 0
@@ -130,51 +124,20 @@ class ForwardProbe:
 
         return __call__
 
-    def _make_limited_call(self, check_limit: Callable[[], None], original: Wrapped) -> Wrapped:
-        call, first, others = uncounted(self._make_call(original)), self._first, self._others
-        let_dynamo_skip(call)
-
-        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-            thread = get_ident()
-            if thread != first.thread and thread not in others:
-                check_limit()
-            try:
-                return call(self, *args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-
-        return __call__
-
-    def _tell(self, watch: ModuleWatch, is_on: bool) -> None:
+    def _switch(self) -> None:
         """Has each call go through `_record_call`, or those of new classes alone again."""
-        others = tuple(other for other in self._watches if other != watch)
-        watches = (*others, watch) if is_on else others
-        if self._watches and not watches:
-            for key in list(self._classes):
-                self._classes[key] = self._names.get(key)
-        elif watches and not self._watches:
-            for key in list(self._classes):
-                self._classes[key] = None
-        self._watches = watches
+        is_watched = bool(self._session.on_module_call.watchers)
+        for key in list(self._classes):
+            self._classes[key] = None if is_watched else self._names.get(key)
 
-    def _record_call(
-        self,
-        module: Any,
-        start: int,
-        end: int,
-        output: Any,
-        inputs: tuple[tuple[Any, ...], dict[str, Any]],
-    ) -> None:
+    def _record_call(self, module: Any, start: int, end: int, inputs: Arguments) -> None:
         """Records the first call of a class, which gets its number here."""
         if not hasattr(module, "__dict__"):
             return  # `nn.Module.__call__(1)` has failed by itself
-        self._session.look_here()
-        if self._watches:
+        self._session.on_thread()
+        if self._session.on_module_call.watchers:
             site = self._session.sites.find(sys._getframe(1))
-            call = ModuleCall(module, output, inputs, site, end - start)
-            for tell in self._watches:
-                tell(call)
+            self._session.on_module_call(ModuleCall(module, inputs, site, end - start))
         kind, number = self._name(type(module))
         flags = GRAD if self._torch.is_grad_enabled() else 0
         if is_training(module):
@@ -183,27 +146,27 @@ class ForwardProbe:
 
     def _name(self, cls: type) -> tuple[int, int]:
         key = id(cls)
-        named = self._names.get(key)
-        if named is None:
+        if key not in self._names:
             kind = Kind.LOSS if issubclass(cls, self._loss_class) else Kind.FORWARD
-            named = (int(kind), self._session.log.define(Topic.CLASS, cls.__qualname__))
-            self._names[key] = named
+            number = self._session.log.define(Topic.CLASS, cls.__qualname__)
+            self._names[key] = int(kind), number
             self._session.keep_track(cls, self._names, key)
             self._session.keep_track(cls, self._classes, key)
-        self._classes[key] = None if self._watches else named
-        return named
+        is_watched = bool(self._session.on_module_call.watchers)
+        self._classes[key] = None if is_watched else self._names[key]
+        return self._names[key]
 
     def _make_loss(self, name: str, original: Wrapped) -> Wrapped:
         emit, now = self._session.emit, self._session.phase_now
         first, others = self._first, self._others
-        compiler = self._session.compiler
+        is_compiling = self._session.is_compiling
         is_grad_enabled, define = self._torch.is_grad_enabled, self._session.log.define
         number = 0
         kind = int(Kind.LOSS)
 
         def loss(*args: Any, **kwargs: Any) -> Any:
             nonlocal number
-            if COMPILER in modules and compiler.is_compiling():
+            if COMPILER in modules and is_compiling():
                 return original(*args, **kwargs)
             thread = get_ident()
             if thread == first.thread or thread in others:

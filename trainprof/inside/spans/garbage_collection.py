@@ -17,15 +17,15 @@ from trainprof.record.signal_handlers import comes_from_signal_handler, tracebac
 # Shorter ones are thousands and together nothing: a young collection takes some 5 us.
 MIN_PAUSE_NS: Final = 20_000
 # What a collection sends, in order.
-_START, _, _, _STOP_FACTS = range(4)
+_START, _, _, _STOP_DETAILS = range(4)
 
 
 class GarbageProbe:
     """Uses `gc.callbacks`.
 
-    Python throws away what a callback raises, and runs the script's signal handlers wherever Python
-    code begins. So the callback is a generator (a function could catch nothing at its very
-    beginning), and what a handler has raised in it is handed back.
+    Python runs the script's signal handlers wherever Python code begins, and discards what a
+    callback raises. So the callback is a generator, which can catch what a handler has raised from
+    its very beginning, and hands that back.
     """
 
     name = "gc"
@@ -44,13 +44,12 @@ def _called_with_each(send: Callable[[Any], int]) -> Callable[..., Any]:
 
 
 def _watch_collections(patcher: Patcher, session: Session) -> Generator[int, Any, None]:
-    """Is sent "start", facts, "stop" and facts of each collection.
+    """Is sent "start", details, "stop" and details of each collection.
 
-    What the script is to be handed back waits until the end of the collection: other callbacks in
-    Python would lose it.
+    What is handed back waits until the end of the collection: other callbacks would lose it.
     """
     emit, now, log, kind = session.emit, session.now, session.log, int(Kind.GC)
-    started, place = 0, _STOP_FACTS
+    started, place = 0, _STOP_DETAILS
     sent: Any = None
     kept: BaseException | None = None
     while True:
@@ -63,11 +62,11 @@ def _watch_collections(patcher: Patcher, session: Session) -> Generator[int, Any
                     started = 0
                 elif place == _START:
                     started = now()
-                elif place == _STOP_FACTS and started:
+                elif place == _STOP_DETAILS and started:
                     if log.is_open and now() - started >= MIN_PAUSE_NS:
                         emit(kind, started, now(), 0, sent.get("generation", 0))
                     started = 0
-                if place == _STOP_FACTS and kept is not None:
+                if place == _STOP_DETAILS and kept is not None:
                     _hand_back(kept)
                     kept = None
         except GeneratorExit:
@@ -79,7 +78,7 @@ def _watch_collections(patcher: Patcher, session: Session) -> Generator[int, Any
                 patcher.fail(error)
                 continue
             kept = error
-            if place == _STOP_FACTS:
+            if place == _STOP_DETAILS:
                 _hand_back(kept)
                 kept = None
 
@@ -101,11 +100,7 @@ class _HandedBack:
 
 
 def _hand_back(error: BaseException) -> None:
-    """Has the interpreter raise `error` once this callback has returned.
-
-    It is asked to from the next callback, which has no Python code: asked to from here, it would do
-    so here.
-    """
+    """Has the interpreter raise `error` in the next callback: asked here, it would raise here."""
     if threading.get_ident() != threading.main_thread().ident:
         return  # handlers run on the main thread alone
     import ctypes

@@ -11,7 +11,7 @@ from types import FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.inside.loading.dataset_tracking import ChangedDatasets, DatasetNumbers, LowestFree
-from trainprof.inside.loading.loader_description import LoaderDescriptions
+from trainprof.inside.loading.loader_metadata import LoaderDescriptions
 from trainprof.inside.loading.worker_requirements import is_on_device
 from trainprof.inside.patching.call_site import Birthplace, LoaderBirthplaces
 from trainprof.inside.patching.function_modes import FunctionModes
@@ -19,9 +19,9 @@ from trainprof.inside.patching.patcher import (
     HookPointMissing,
     Patcher,
     Wrapped,
-    heirs,
     hide_our_frame,
     loaded,
+    subclasses,
 )
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, Topic
@@ -46,8 +46,7 @@ class LoaderProbe:
         self._site_of: dict[int, int] = {}
         self._serials: dict[int, dict[int, None]] = {}
         self._lowest = LowestFree()
-        # Those whose first batch was looked at.
-        self._looked_at: set[int] = set()
+        self._inspected: set[int] = set()  # those whose first batch was
 
     @property
     def creating(self) -> int:
@@ -55,7 +54,7 @@ class LoaderProbe:
         return self._creating.get(get_ident(), 0)
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        dataloader = loaded("torch.utils.data.dataloader")
+        dataloader, base = loaded("torch.utils.data.dataloader"), _iterator_base()
         self._session = session
         self._tensor = getattr(torch, "Tensor", None)
         self._modes = FunctionModes(torch)
@@ -65,9 +64,6 @@ class LoaderProbe:
             session.log, session.keep_track, self._descriptions.is_own_class
         )
         self._births = LoaderBirthplaces(session.sites, session.keep_track)
-        base = getattr(dataloader, "_BaseDataLoaderIter", None)
-        if base is None:
-            raise HookPointMissing("_BaseDataLoaderIter does not exist")
         self._loader_class: type = dataloader.DataLoader
         patcher.around(partial(self._make_next, patcher), (base, "__next__"))
         patcher.around_if_there(
@@ -80,14 +76,9 @@ class LoaderProbe:
         return self._loader_of.get(id(iterator), 0)
 
     def site_of(self, loader: Any, frame: FrameType | None) -> int:
-        """Returns the id of the line that built a loader.
-
-        That of who iterates it, `frame`, stands for one whose building was not seen.
-        """
+        """Returns the id of the line that built a loader; where it is not known, of `frame`."""
         number = self._numbers.get(id(loader))
-        if number is not None:
-            return self._site_of[number]
-        return self._place_of(loader, frame).site
+        return self._place_of(loader, frame).site if number is None else self._site_of[number]
 
     def _place_of(self, loader: Any, frame: FrameType | None) -> Birthplace:
         return self._births.of(loader) or Birthplace(self._session.sites.find(frame))
@@ -99,11 +90,8 @@ class LoaderProbe:
             if "_try_put_index" in vars(cls):
                 wrap(cls)
 
-        base = getattr(sys.modules.get("torch.utils.data.dataloader"), "_BaseDataLoaderIter", None)
-        if base is None:
-            raise HookPointMissing("torch.utils.data.dataloader has no _BaseDataLoaderIter")
-        for heir in heirs(base):
-            wrap_if_it_sends(heir)
+        for cls in subclasses(_iterator_base()):
+            wrap_if_it_sends(cls)
         self._watchers.append(patcher.guarded(wrap_if_it_sends))
 
     def watch_later_classes(self, wrap: Callable[[type], None]) -> None:
@@ -113,7 +101,6 @@ class LoaderProbe:
     def _make_next(self, patcher: Patcher, original: Wrapped) -> Wrapped:
         emit, now = self._session.emit, self._session.wait_now
         loader_of, log = self._loader_of, self._session.log
-        unwritten = log.unwritten
         check_limit = self._session.limit.before_batch
         ended, began = patcher.guarded(self._ended), patcher.guarded(self._began)
 
@@ -121,7 +108,7 @@ class LoaderProbe:
             if check_limit is not None:
                 check_limit()
             loader = loader_of.get(id(self), 0)
-            if loader in unwritten:  # an iterator of the parent's
+            if loader in log.unwritten:  # an iterator of the parent's
                 log.refer(loader)
             start = now()
             try:
@@ -159,7 +146,7 @@ class LoaderProbe:
         return _next_index
 
     def _make_shutdown(self, original: Wrapped) -> Wrapped:
-        """What a `next` at the end of a pass shuts down is part of that."""
+        """What a `next` at the end of an epoch shuts down is part of that."""
         emit, now, loader_of = self._session.emit, self._session.now, self._loader_of
         this_frame = sys._getframe
 
@@ -210,8 +197,8 @@ class LoaderProbe:
                 patcher.around_if_there(self._make_next_index, (cls, "_next_index"), inherited=True)
 
         self._watchers.append(patcher.guarded(wrap))
-        for heir in heirs(base):
-            wrap(heir)
+        for cls in subclasses(base):
+            wrap(cls)
 
         def __init_subclass__(cls: type, /, **keywords: Any) -> None:
             super(base, cls).__init_subclass__(**keywords)  # type: ignore[misc]
@@ -256,24 +243,24 @@ class LoaderProbe:
         return create
 
     def _ended(self, iterator: Any) -> None:
-        number = self._loader_of.get(id(iterator))
-        if number is not None:
+        number = self.number_of(iterator)
+        if number:
             self._datasets_between.epoch_ended(number, getattr(iterator, "_dataset", None))
 
     def _began(self, iterator: Any, batch: Any) -> None:
-        """Notes, once for each loader, that its batches are on a device when it gives them."""
-        number = self._loader_of.get(id(iterator))
+        """Notes, once for each loader, that it yields batches that are on a device."""
+        number = self.number_of(iterator)
         # A mode of the script's would see us ask.
-        if number is None or number in self._looked_at or self._modes.would_notice():
+        if not number or number in self._inspected or self._modes.would_notice():
             return
-        self._looked_at.add(number)
+        self._inspected.add(number)
         with self._modes.unseen():
             is_there = is_on_device(batch, self._tensor)
         if is_there:
             self._session.log.note(Topic.ENVIRONMENT, {"batch_on_device": number})
 
     def _begins(self, frame: FrameType | None, loader: Any, number: int) -> None:
-        """Records that a pass begins, and who goes through it."""
+        """Records that an iteration over a loader begins, and whose it is."""
         dataset, workers = getattr(loader, "dataset", None), getattr(loader, "num_workers", 0)
         self._datasets_between.epoch_begins(number, dataset, has_workers=bool(workers))
         now, stack = self._session.now(), self._session.sites.stack(frame)
@@ -306,19 +293,25 @@ class LoaderProbe:
         session.keep_track(loader, self._numbers, key)
         session.keep_track(loader, self._serials[site], serial)
         now = session.now()
-        session.looked_ns += now - began
+        session.inspection_ns += now - began
         session.emit(_BUILT, now, now, number, self._datasets.of_run(number, dataset))
         return number
 
     def _take_serial(self, site: int) -> int:
-        """Tells loaders of one line apart that live at once; one rebuilt each epoch is the same."""
+        """Returns a number for one of a line's loaders that live; one rebuilt each epoch is it."""
         taken = self._serials.setdefault(site, {})
         serial = self._lowest.take(site, taken)
         taken[serial] = None
         return serial
 
 
+def _iterator_base() -> Any:
+    base = getattr(loaded("torch.utils.data.dataloader"), "_BaseDataLoaderIter", None)
+    if base is None:
+        raise HookPointMissing("torch.utils.data.dataloader has no _BaseDataLoaderIter")
+    return base
+
+
 _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
-_CLOSE: Final = int(Kind.LOADER_CLOSE)
-_BUILT: Final = int(Kind.LOADER_BUILT)
+_CLOSE, _BUILT = int(Kind.LOADER_CLOSE), int(Kind.LOADER_BUILT)
 _PASS: Final = int(Kind.LOADER_PASS)

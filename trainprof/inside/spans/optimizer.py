@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import itertools
 from _thread import get_ident
-from collections.abc import Callable
 from functools import partial
 from sys import modules
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.inside.patching.patcher import (
     COMPILER,
-    CompilerState,
+    Arguments,
     Patcher,
     Wrapped,
     called_around,
-    heirs,
     hide_our_frame,
     let_dynamo_skip,
     loaded,
+    recorded_after,
+    subclasses,
     uncounted,
 )
 from trainprof.inside.patching.step_wrapper import (
@@ -42,7 +42,7 @@ class OptimizerProbe:
     name = "optimizer"
 
     def __init__(self) -> None:
-        # Threads that are inside an optimizer's step, kept where a limit was set.
+        # Threads that are inside an outermost step, where there is a limit.
         self._running: set[int] = set()
         # Threads whose step was given a closure, until it goes on to its update; ids of the classes
         # that were asked whether they show when it does, for as long as they live.
@@ -58,33 +58,31 @@ class OptimizerProbe:
         # Of those that a gradient scaler has had skip their first steps.
         self._skipped: dict[int, int] = {}
         module = loaded("torch.optim.optimizer")
-        compiler = session.compiler
         self._record_step = patcher.guarded(self._stepped)
         self._calls_closure = patcher.guarded(self._with_closure)
-        self._around = StepAround(compiler.is_compiling, self._make_run(), hide_our_frame)
-        self._watch_steps(module.Optimizer, patcher)
-        session.at_parameters.append(patcher.guarded(self._take_over))
+        let_dynamo_skip(self._update_begins, and_all_below=True)
+        self._around = StepAround(session.is_compiling, self._make_run())
+        self._wrap_steps(module.Optimizer, patcher)
+        session.on_parameters.subscribe(patcher.guarded(self._take_over))
         adding = called_around(self._tell_parameters)
         patcher.around_if_there(adding, (module.Optimizer, "add_param_group"))
-        self._record_scaler_step = patcher.guarded(self._scaler_stepped)
         clip = getattr(torch.nn.utils, "clip_grad", None)
         scaler = getattr(getattr(torch, "amp", None), "GradScaler", None)
-        patcher.around_if_there(self._make_scaler_step, (scaler, "step"))
+        scaler_stepped = patcher.guarded(self._scaler_stepped)
+        patcher.around_if_there(recorded_after(session.phase_now, scaler_stepped), (scaler, "step"))
+        clips = ("clip_grad_norm_", "clip_grad_value_")
         places: list[tuple[Kind, tuple[tuple[Any, str], ...]]] = [
             (Kind.ZERO_GRAD, ((module.Optimizer, "zero_grad"),)),
             (Kind.ZERO_GRAD, ((torch.nn.Module, "zero_grad"),)),
             (Kind.SCALER_UPDATE, ((scaler, "unscale_"),)),
             (Kind.SCALER_UPDATE, ((scaler, "update"),)),
-            *(
-                (Kind.CLIP_GRADIENTS, ((torch.nn.utils, name), (clip, name)))
-                for name in ("clip_grad_norm_", "clip_grad_value_")
-            ),
+            *((Kind.CLIP_GRADIENTS, ((torch.nn.utils, x), (clip, x))) for x in clips),
             *((Kind.SCHEDULER_STEP, ((cls, "step"),)) for cls in _schedulers(torch)),
         ]
         for kind, where in places:
-            patcher.around_if_there(partial(self._make_timed, kind, compiler), *where)
+            patcher.around_if_there(partial(self._make_timed, kind), *where)
 
-    def _watch_steps(self, optimizer_class: Any, patcher: Patcher) -> None:
+    def _wrap_steps(self, optimizer_class: Any, patcher: Patcher) -> None:
         """Wraps the wrapper that torch puts around each optimizer class's `step`.
 
         torch's own step hooks run inside it, and would leave out 30 us and more of every step.
@@ -92,40 +90,46 @@ class OptimizerProbe:
 
         def make(decorate: Wrapped) -> Wrapped:
             def profile_hook_step(function: Wrapped) -> Wrapped:
-                return self._wrap_step(decorate(function))
+                return step_around(decorate(function), self._around)
 
             return profile_hook_step
 
         patcher.around(make, (optimizer_class, "profile_hook_step"))
-        for cls in heirs(optimizer_class):  # those of which there is an instance already
+        for cls in subclasses(optimizer_class):  # those of which there is an instance already
             step = vars(cls).get("step")
             if getattr(step, "hooked", False):
-                type.__setattr__(cls, "step", self._wrap_step(step))
+                type.__setattr__(cls, "step", step_around(step, self._around))
         patcher.on_undo(lambda: self._unwrap_steps(optimizer_class))
 
     def _tell_parameters(self, *args: Any, **_: Any) -> None:
-        for tell in self._session.at_parameters if args else ():
-            tell(args[0])
-
-    def _wrap_step(self, hooked: Any) -> Wrapped:
-        return step_around(hooked, self._around)
+        if args:
+            self._session.on_parameters(args[0])
 
     def _make_run(self) -> Run:
         """Returns what makes a step, and records it."""
-        session = self._session
+        session, limit, running = self._session, self._session.limit, self._running
         emit, now, numbers = session.emit, session.phase_now, self._numbers
         calling, calls_closure, record = self._calling, self._calls_closure, self._record_step
-        countdown = session.countdown
+        on_step, before_step = session.on_step, limit.before_step
 
         def run(hooked: Wrapped, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            is_limited = False
+            if before_step is not None and get_ident() not in running:
+                is_limited = True
+                before_step(id(args[0]))
             if len(args) > 1 or kwargs:
                 calls_closure(args, kwargs)
             start = now()
             try:
+                if is_limited:
+                    running.add(get_ident())
                 result = hooked(*args, **kwargs)
             except BaseException as error:
                 hide_our_frame(error)
                 raise
+            finally:
+                if is_limited:
+                    running.discard(get_ident())
             end = now()
             if calling:
                 calling.discard(get_ident())
@@ -134,40 +138,14 @@ class OptimizerProbe:
                 record(args[0], start, end)
             else:
                 emit(_STEP, start, end, number)
-            countdown[0] -= 1
-            if not countdown[0]:
-                session.at_countdown()
-            for tell in session.step_watches:
-                tell(args[0])
-            return result
-
-        before_step = session.limit.before_step
-        made = run if before_step is None else self._limited(run, before_step)
-        for function in {run, made}:
-            let_dynamo_skip(uncounted(function))
-        return made
-
-    def _limited(self, run: Run, before_step: Callable[[int], None]) -> Run:
-        limit, running = self._session.limit, self._running
-
-        def limited(hooked: Wrapped, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            is_outermost = get_ident() not in running
-            if is_outermost:
-                before_step(id(args[0]))
-                running.add(get_ident())
-            try:
-                result = run(hooked, args, kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-            finally:
-                if is_outermost:
-                    running.discard(get_ident())
-            if is_outermost:
+            for watcher in on_step.watchers:
+                watcher(args[0])
+            if is_limited:
                 limit.stepped(id(args[0]))
             return result
 
-        return limited
+        let_dynamo_skip(uncounted(run))
+        return run
 
     def _take_over(self, optimizer: Any) -> None:
         """Watches the steps of a class that has come from another process that was watched."""
@@ -175,15 +153,15 @@ class OptimizerProbe:
             step = vars(cls).get("step")
             hooked = hooked_elsewhere(step)
             if hooked is not None:
-                wrapper = self._wrap_step(hooked)
+                wrapper = step_around(hooked, self._around)
                 vars(wrapper).update(vars(step))
                 type.__setattr__(cls, "step", wrapper)
 
     def _with_closure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Has it recorded when a step with a closure goes on to its update.
 
-        torch's optimizers collect the tensors of each group in a method of their own, right behind
-        the call of the closure. A function around that itself could be noticed.
+        Behind the closure torch's optimizers collect the tensors of each group in a method. The
+        script could notice a function around the closure itself.
         """
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
@@ -194,33 +172,23 @@ class OptimizerProbe:
             self._session.keep_track(cls, self._asked, id(cls))
             owner = next((base for base in cls.__mro__ if _COLLECT in vars(base)), None)
             if owner is not None and owner.__module__.startswith("torch.optim."):
-                self._patcher.around_if_there(self._around_collecting, (owner, _COLLECT))
+                collecting = called_around(self._update_begins)
+                self._patcher.around_if_there(collecting, (owner, _COLLECT))
         self._calling.add(get_ident())
 
-    def _around_collecting(self, original: Wrapped) -> Wrapped:
-        emit, now, calling = self._session.emit, self._session.now, self._calling
-
-        def _init_group(*args: Any, **kwargs: Any) -> Any:
-            if calling and get_ident() in calling:
-                calling.discard(get_ident())
-                at = now()
-                emit(_UPDATE_BEGINS, at, at)
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-
-        return _init_group
+    def _update_begins(self, *_: Any, **__: Any) -> None:
+        if self._calling and get_ident() in self._calling:
+            self._calling.discard(get_ident())
+            at = self._session.now()
+            self._session.emit(_UPDATE_BEGINS, at, at)
 
     def _stepped(self, optimizer: Any, start: int, end: int) -> None:
         """Records an optimizer's first step, which gets its number here."""
         self._session.emit(_STEP, start, end, self._number(optimizer, self._numbers))
-        for tell in self._session.at_first_step:
-            tell(optimizer)
+        self._session.on_first_step(optimizer)
 
     def _unwrap_steps(self, optimizer_class: Any) -> None:
-        for cls in heirs(optimizer_class):
+        for cls in subclasses(optimizer_class):
             step = vars(cls).get("step")
             hooked = hooked_in(step, self._around)
             if hooked is not None:
@@ -238,10 +206,7 @@ class OptimizerProbe:
         return number
 
     def _new_number(self, name: str) -> int:
-        """Returns an id for an optimizer of a class; a text for it only if it has few before it.
-
-        A script may build one for each of very many tasks.
-        """
+        """Returns an id for an optimizer, with a text only for the first ones of a class."""
         log, serial = self._session.log, next(self._serial)
         self._named[name] = named = self._named.get(name, 0) + 1
         if named <= MOST_NAMED:
@@ -250,33 +215,21 @@ class OptimizerProbe:
             log.define(Topic.OPTIMIZER, f"{name}#")  # there are more
         return log.without_text()
 
-    def _make_scaler_step(self, original: Wrapped) -> Wrapped:
-        now, record = self._session.phase_now, self._record_scaler_step
-
-        def step(*args: Any, **kwargs: Any) -> Any:
-            start = now()
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-            finally:
-                record(args[1] if len(args) > 1 else kwargs.get("optimizer"), start, now())
-
-        return step
-
-    def _scaler_stepped(self, optimizer: Any, start: int, end: int) -> None:
+    def _scaler_stepped(self, start: int, end: int, _: FrameType | None, given: Arguments) -> None:
+        args, kwargs = given
+        optimizer: Any = args[1] if len(args) > 1 else kwargs.get("optimizer")
         key = id(optimizer)
         number = self._numbers.get(key, self._skipped.get(key))
         if number is None:
             number = self._number(optimizer, self._skipped)
         self._session.emit(_SCALER_STEP, start, end, number)
 
-    def _make_timed(self, kind: Kind, compiler: CompilerState, original: Wrapped) -> Wrapped:
+    def _make_timed(self, kind: Kind, original: Wrapped) -> Wrapped:
+        is_compiling = self._session.is_compiling
         emit, now, event = self._session.emit, self._session.phase_now, int(kind)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if COMPILER in modules and compiler.is_compiling():
+            if COMPILER in modules and is_compiling():
                 return original(*args, **kwargs)
             start = now()
             try:
@@ -297,9 +250,9 @@ def _schedulers(torch: ModuleType) -> list[Any]:
     base = getattr(module, "LRScheduler", None)
     if not isinstance(base, type):
         return [base]
-    classes = [thing for thing in vars(module).values() if isinstance(thing, type)]
-    classes = [heir for heir in classes if issubclass(heir, base) and "step" in vars(heir)]
-    return [base, *dict.fromkeys(heir for heir in classes if heir is not base)]
+    classes = [cls for cls in vars(module).values() if isinstance(cls, type)]
+    own = [cls for cls in classes if issubclass(cls, base) and "step" in vars(cls)]
+    return [*dict.fromkeys([base, *own])]
 
 
 _COLLECT: Final = "_init_group"

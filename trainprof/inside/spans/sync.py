@@ -52,9 +52,28 @@ _MOST_PLACES: Final = 20_000
 
 @dataclass(slots=True)
 class _HostAlone:
-    """Whether there can be tensors on the host alone, so that none need be asked where it is."""
+    """Whether tensors can be on the host alone, so that none need be asked where it is."""
 
     is_so: bool
+
+
+class _Bursts:
+    """Whether the reads of one method on the host are counted; `left` are those of this burst."""
+
+    __slots__ = ("_began_ns", "_bursts_left", "_now", "_stop", "are_counted", "left")
+
+    def __init__(self, now: Callable[[], int], stop: Callable[[int], None]) -> None:
+        self._now, self._stop = now, stop
+        self.are_counted, self.left, self._bursts_left = True, _BURST, _BURSTS
+        self._began_ns = now()
+
+    def end(self) -> None:
+        end_ns = self._now()
+        self._bursts_left -= end_ns - self._began_ns < _BURST_NS
+        self.left, self._began_ns = _BURST, end_ns
+        if not self._bursts_left and self.are_counted:
+            self.are_counted = False
+            self._stop(end_ns)
 
 
 class _Chain:
@@ -99,10 +118,9 @@ class _Chain:
 
 
 class SyncProbe:
-    """Wraps `item` and its like; on a host tensor they are counted, for they wait for nothing.
+    """Wraps `item` and its like; on a host tensor they wait for nothing, and are counted.
 
-    torch's own calls on host tensors (Adam's step counters, the loader's seed) are left out. Of
-    thousands a step no more are counted after a while: that would slow the script.
+    torch's own calls on host tensors (Adam's step counters, the loader's seed) are left out.
     """
 
     name = "sync"
@@ -123,13 +141,12 @@ class SyncProbe:
         self._chain = _Chain(session.now, session.wait_now)
         # By code that is not torch's: whose it is. The sites keep the code.
         self._whose: dict[int, int] = {}
-        for of_ours in (self._host_site, self._flag_of, self._chain.begin, self._chain.end):
-            let_dynamo_skip(of_ours, and_all_below=True)
+        methods = (self._host_site, self._flag_of, self._is_on_device, self._chain.begin)
+        for function in (*methods, self._chain.end, _Bursts.end, _place_of, asked_by):
+            let_dynamo_skip(function, and_all_below=True)
         for name, flag in TENSOR_CALLS.items():
-            place = (torch.Tensor, name)
-            patcher.around_if_there(
-                partial(self._make_read, name, int(flag)), place, inherited=True
-            )
+            make = partial(self._make_read, name, int(flag))
+            patcher.around_if_there(make, (torch.Tensor, name), inherited=True)
             self._references[name] = getrefcount(vars(torch.Tensor).get(name))
         synchronize = recorded_after(session.wait_now, patcher.guarded(self._synchronized))
         for name in ("cuda", "accelerator", "xpu"):
@@ -142,39 +159,16 @@ class SyncProbe:
         host_alone, on_host = self._host_alone, flag | _ON_CPU
         plain, mode_depth, host_sites = self.plain_types, self._mode_depth, self._host_sites
         find, this_frame = self._session.sites.find, sys._getframe
-        was_waited_for = self._session.device_was_waited_for
-        leaves_marks = was_waited_for is not None
+        on_device_wait = self._session.on_device_wait
+        leaves_marks = bool(on_device_wait.watchers)
         chain, whose, flag_of = self._chain, self._whose, self._flag_of
-
-        def is_on_device(args: tuple[Any, ...]) -> bool:
-            return bool(args and type(args[0]) in plain and not mode_depth() and not args[0].is_cpu)
-
-        for of_ours in (is_on_device, _place_of, asked_by):
-            let_dynamo_skip(of_ours, and_all_below=True)
-        left, burst_began, bursts_left = _BURST, now(), _BURSTS
-        counts = True
-
-        def burst_ends() -> None:
-            nonlocal left, burst_began, bursts_left, counts
-            end = now()
-            bursts_left -= end - burst_began < _BURST_NS
-            left, burst_began = _BURST, end
-            if not bursts_left and counts:
-                counts = False
-                self._session.log.note(
-                    Topic.ENVIRONMENT, {"reads_counted_until": end, "flag": flag}
-                )
-                if host_alone.is_so and not self._is_kept(name):
-                    patcher.restore(self._torch.Tensor, name)
-
-        let_dynamo_skip(burst_ends, and_all_below=True)
+        is_on_device = self._is_on_device
+        bursts = _Bursts(now, partial(self._stop_counting, name, flag))
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal left
             key, in_chain = _NOWHERE, 0
             if leaves_marks and is_on_device(args):
-                before = this_frame().f_back
-                key = _place_of(asked_by(before) if before is not None else None)
+                key = _place_of(asked_by(this_frame().f_back))
                 start, in_chain = chain.begin(key)
             else:
                 start = now()
@@ -187,11 +181,11 @@ class SyncProbe:
                 # A mode or a subclass of the script's would see our reads as calls; what a
                 # mode is asked about comes again without it.
                 if (
-                    (counts or not host_alone.is_so)
+                    (bursts.are_counted or not host_alone.is_so)
                     and args
                     and type(args[0]) in plain
                     and (host_alone.is_so or not mode_depth())
-                    and (counts or not args[0].is_cpu)
+                    and (bursts.are_counted or not args[0].is_cpu)
                 ):
                     try:
                         # Where C code alone calls, as at exit, there is no other frame.
@@ -203,34 +197,38 @@ class SyncProbe:
                         if host_alone.is_so or args[0].is_cpu:
                             if site[0]:
                                 emit(_SYNC, start, start, site[0], 0, on_host)
-                                left -= 1
-                                if left <= 0:
-                                    burst_ends()
+                                bursts.left -= 1
+                                if bursts.left <= 0:
+                                    bursts.end()
                         else:
                             end = chain.end(key, start, in_chain)
                             by = whose.get(id(caller.f_code))
                             by = flag_of(caller) if by is None else by
                             emit(_SYNC, start, end, find(caller), 0, flag | in_chain | by)
-                            if was_waited_for is not None and not in_chain:
-                                was_waited_for()
+                            if leaves_marks and not in_chain:
+                                on_device_wait()
                     except Exception as error:
                         patcher.fail(error)
 
         return call
 
-    def _is_kept(self, name: str) -> bool:
-        """Whether somebody but us and the call that is under way refers to a wrapper of ours.
+    def _is_on_device(self, args: tuple[Any, ...]) -> bool:
+        is_plain = bool(args) and type(args[0]) in self.plain_types
+        return is_plain and not self._mode_depth() and not args[0].is_cpu
 
-        It is to stay what a script has as the key of a table, or is about to pickle.
-        """
-        now = getrefcount(vars(self._torch.Tensor).get(name))
-        return now > self._references[name] + _references_by_a_call(name)
+    def _stop_counting(self, name: str, flag: int, end_ns: int) -> None:
+        """Takes the wrapper away where it has nothing more to record."""
+        note = {"reads_counted_until": end_ns, "flag": flag}
+        self._session.log.note(Topic.ENVIRONMENT, note)
+        # It is to stay what a script has as the key of a table, or is about to pickle.
+        references = getrefcount(vars(self._torch.Tensor).get(name))
+        is_kept = references > self._references[name] + _references_by_a_call(name)
+        if self._host_alone.is_so and not is_kept:
+            self._patcher.restore(self._torch.Tensor, name)
 
     def _host_site(self, key: tuple[int, int], caller: FrameType) -> tuple[int, CodeType]:
-        """Returns the site of a call on a host tensor; 0 where the caller is not the user's.
-
-        Called once for each: a package may have added a device since the last.
-        """
+        """Returns the site of a call on a host tensor; 0 where the caller is not the user's."""
+        # Called once for each: a package may have added a device since the last.
         self._host_alone.is_so = not may_have_device(self._torch)
         sites = self._session.sites
         site = sites.name(caller) if sites.is_user_code(caller.f_code) else 0
@@ -253,8 +251,7 @@ class SyncProbe:
     def _synchronized(self, start: int, end: int, caller: FrameType | None, _: Arguments) -> None:
         flags = _SYNCHRONIZE | (self._flag_of(caller) if caller is not None else 0)
         self._session.emit(_SYNC, start, end, self._session.sites.find(caller), 0, flags)
-        if self._session.device_was_waited_for is not None:
-            self._session.device_was_waited_for()
+        self._session.on_device_wait()
 
 
 def _place_of(frame: FrameType | None) -> tuple[int, int]:

@@ -13,17 +13,16 @@ from typing import Any, Final
 from trainprof.inside.model.parameters import parameters_of
 from trainprof.inside.patching.function_modes import FunctionModes, asked_by
 from trainprof.inside.patching.patcher import (
+    Arguments,
     Patcher,
     Wrapped,
     beyond_ours,
     hide_our_frame,
     is_profiling,
+    recorded_outermost,
 )
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, Topic, TransferFlag
-
-Arguments = tuple[Any, ...]
-Keywords = dict[str, Any]
 
 # A call of torch's that makes a tensor without anything that the host has.
 _MAKES: Final = re.compile(
@@ -37,8 +36,7 @@ class TransferProbe:
     """Wraps the copying methods of `torch.Tensor`; a call that stays on its device is no transfer.
 
     Attributes:
-        plain_types: Tensor types whose attributes may be read without running the script's code
-            (`__torch_function__`); others are not looked at.
+        plain_types: Tensor types whose attributes can be read without running the script's code.
     """
 
     name = "transfer"
@@ -58,42 +56,39 @@ class TransferProbe:
         # By site of a copy to a device: by its line's text.
         self._made_there: dict[int, bool] = {}
         observe = patcher.guarded(self._observe)
-        self._record_placement = patcher.guarded(self._placed)
-        has_marks = session.mark_copy_begin is not None
-        self._note_placed = patcher.guarded(self._note_device_of) if has_marks else None
         self._device_type = torch.device
         for name, leads_across in (
             ("to", self._to_leads_across),
             ("cuda", lambda args, _: bool(args[0].is_cpu)),
             ("cpu", lambda args, _: not args[0].is_cpu),
+            ("copy_", self._copy_leads_across),
         ):
             before = self._marking(patcher, leads_across)
-            make = partial(self._make_copy, observe, before, False)
+            make = partial(self._make_copy, observe, before, name == "copy_")
             patcher.around_if_there(make, (torch.Tensor, name), inherited=True)
-        before = self._marking(patcher, self._copy_leads_across)
-        make = partial(self._make_copy, observe, before, True)
-        patcher.around_if_there(make, (torch.Tensor, "copy_"), inherited=True)
-        patcher.around_if_there(self._make_placement, (torch.nn.Module, "_apply"))
+        placed = patcher.guarded(self._placed)
+        placing = recorded_outermost(session.phase_now, placed, self._placing)
+        patcher.around_if_there(placing, (torch.nn.Module, "_apply"))
 
     def _marking(
-        self, patcher: Patcher, leads_across: Callable[[Arguments, Keywords], bool]
+        self, patcher: Patcher, leads_across: Callable[..., bool]
     ) -> Callable[..., None] | None:
         """Returns what leaves a mark in the device's stream where a copy begins; None without."""
-        mark_begin, plain = self._session.mark_copy_begin, self.plain_types
-        if mark_begin is None:
+        on_begin, plain = self._session.on_copy_begin, self.plain_types
+        if not on_begin.watchers:
             return None
 
-        def before(start: int, args: Arguments, kwargs: Keywords) -> None:
+        def before(start: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not args or type(args[0]) not in plain:
                 return
             if self._modes.depth() or get_ident() in self._placing:
                 return
             if leads_across(args, kwargs):
-                mark_begin(start)
+                on_begin(start)
 
         return patcher.guarded(before)
 
-    def _to_leads_across(self, args: Arguments, kwargs: Keywords) -> bool:
+    def _to_leads_across(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether `tensor.to(...)` goes from the host to a device, or back."""
         where: Any = args[1] if len(args) > 1 else kwargs.get("device", kwargs.get("other"))
         kind = type(where)
@@ -109,7 +104,7 @@ class TransferProbe:
             return False
         return bool(args[0].is_cpu != is_to_cpu)
 
-    def _copy_leads_across(self, args: Arguments, kwargs: Keywords) -> bool:
+    def _copy_leads_across(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         source: Any = args[1] if len(args) > 1 else kwargs.get("src")
         return type(source) in self.plain_types and bool(source.is_cpu != args[0].is_cpu)
 
@@ -123,7 +118,7 @@ class TransferProbe:
         session, plain = self._session, self.plain_types
         began = session.copy_now
         # Most calls turn out to copy nothing across: marks are left once that is known.
-        now = session.phase_now if session.mark_copy_end is None else session.now
+        now = session.now if session.on_copy_end.watchers else session.phase_now
 
         def copy(*args: Any, **kwargs: Any) -> Any:
             start = began()
@@ -161,39 +156,34 @@ class TransferProbe:
         if origin == target or "meta" in (origin.type, target.type):
             return
         self._note_device(target if target.type != "cpu" else origin)
-        if self._session.mark_copy_end is not None:
-            self._session.mark_copy_end(end)
+        self._session.on_copy_end(end)
         to_host = TransferFlag.D2H if target.type == "cpu" else TransferFlag.D2D
         flags: int = TransferFlag.H2D if origin.type == "cpu" else to_host
         if kwargs.get("non_blocking", next((a for a in args if type(a) is bool), False)):
             flags |= TransferFlag.NON_BLOCKING
         sites, frame = self._session.sites, asked_by(beyond_ours(sys._getframe(2)))
-        is_users = frame is not None and sites.is_user_code(frame.f_code)
-        if not is_users:
-            flags |= TransferFlag.BY_LIBRARY
         site = sites.find(frame)
+        users = frame if frame is not None and sites.is_user_code(frame.f_code) else None
+        if users is None:
+            flags |= TransferFlag.BY_LIBRARY
         if origin.type == "cpu":
-            if is_users and frame is not None and self._is_made_there(frame, site):
+            if users is not None and self._is_made_there(users, site):
                 flags |= TransferFlag.MADE_THERE
             if self._was_pinned(source, site):
                 flags |= TransferFlag.PINNED
-            for tell in self._session.copy_watches:
-                tell(source)
+            self._session.on_h2d_copy(source)
         size = result.numel() * result.element_size()
         self._session.emit(_TRANSFER, start, end, site, size, flags)
 
     def _is_made_there(self, frame: FrameType, site: int) -> bool:
-        known = self._made_there.get(site)
-        if known is None:
-            text = self._session.sites.text_of(frame)
-            known = self._made_there[site] = is_made_in(text)
-        return known
+        if site not in self._made_there:
+            self._made_there[site] = is_made_in(self._session.sites.text_of(frame))
+        return self._made_there[site]
 
     def _was_pinned(self, source: Any, site: int) -> bool:
-        """Whether a tensor of the host's is pinned.
+        """Whether a tensor of the host's is pinned, or was at the same line before.
 
         torch's profiler would show that we ask, and a dispatch mode of the script's be called.
-        While there is either, what was so at the same line before counts, else that it is.
         """
         if is_profiling() or self._modes.dispatch_depth():
             return self._pinned.get(site, True)
@@ -211,45 +201,20 @@ class TransferProbe:
             if self._session.accelerator is not None:
                 self._session.accelerator.saw(device.type, device.index)
 
-    def _make_placement(self, original: Wrapped) -> Wrapped:
-        now, record, placing = self._session.phase_now, self._record_placement, self._placing
-        note = self._note_placed
+    def _placed(self, start: int, caller: FrameType | None, given: Arguments) -> None:
+        session = self._session
+        if session.on_copy_begin.watchers:  # a mark is left on the device that it is on
+            self._note_device_of(given[0][0])
+        end = session.phase_now()
+        session.emit(_PLACEMENT, start, end, session.sites.find(caller))
 
-        def _apply(*args: Any, **kwargs: Any) -> Any:
-            thread = get_ident()
-            if thread in placing:
-                try:
-                    return original(*args, **kwargs)
-                except BaseException as error:
-                    hide_our_frame(error)
-                    raise
-            start = now()
-            # A signal handler of the script's may raise in what else is ours.
-            try:
-                placing.add(thread)
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-            finally:
-                placing.discard(thread)
-                if note is not None:
-                    note(args)
-                record(start, now(), sys._getframe().f_back)
-
-        return _apply
-
-    def _note_device_of(self, args: Arguments) -> None:
-        """Notes where a model now is, before a mark is left: on the device that it works on."""
-        parameter: Any = next(parameters_of(args[0]), None)
+    def _note_device_of(self, model: Any) -> None:
+        parameter: Any = next(parameters_of(model), None)
         if type(parameter) in self.plain_types and not self._modes.would_notice():
             with self._modes.unseen():
                 device = parameter.device
             if device.type not in ("cpu", "meta"):
                 self._note_device(device)
-
-    def _placed(self, start: int, end: int, caller: FrameType | None) -> None:
-        self._session.emit(_PLACEMENT, start, end, self._session.sites.find(caller))
 
 
 def is_made_in(line: str) -> bool:

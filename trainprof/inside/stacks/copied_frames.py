@@ -2,8 +2,7 @@
 
 Whoever holds a frame keeps alive what it refers to, and while Python code holds another thread's,
 that thread may run on. So frames are asked for, read and released within one call into C, during
-which the GIL is held: unless that call sets off a garbage collection with Python callbacks, and
-another thread has been waiting for longer than the switch interval.
+which the GIL is held.
 """
 
 from __future__ import annotations
@@ -14,29 +13,13 @@ from contextlib import suppress
 from itertools import accumulate, chain, repeat, starmap, tee
 from operator import attrgetter, itemgetter
 from types import CodeType, FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 _STANDS: Final = attrgetter("f_code", "f_lasti")
 _CODE: Final = attrgetter("f_code")
 _CODE_AND_GLOBALS: Final = attrgetter("f_code", "f_globals")
 _FOLLOWED: Final[Callable[..., Any]] = getattr
 _ONCE: Final[tuple[tuple[()]]] = ((),)
-
-
-class Place(Protocol):
-    """What a frame and a copy of a frame have in common."""
-
-    @property
-    def f_code(self) -> CodeType: ...
-
-    @property
-    def f_lasti(self) -> int: ...
-
-    @property
-    def f_lineno(self) -> int | None: ...
-
-    @property
-    def f_back(self) -> Place | None: ...
 
 
 class CopiedFrame:
@@ -48,6 +31,9 @@ class CopiedFrame:
 
     def __init__(self, code: CodeType, lasti: int, back: CopiedFrame | None) -> None:
         self.f_code, self.f_lasti, self.f_back = code, lasti, back
+
+
+Place = FrameType | CopiedFrame
 
 
 def stack_of(thread: int) -> CopiedFrame | None:

@@ -28,10 +28,7 @@ Position = tuple[str, int, str]
 
 
 class LastStacks:
-    """Writes the last stack sample of this process to `events`, see record/last_stacks.py.
-
-    Its methods are for one thread at a time, and raise nothing for a disk that is full or gone.
-    """
+    """Writes this process's last stack sample to `events`, for one thread at a time."""
 
     def __init__(self, events: str, sites: CallSites) -> None:
         self._events, self._sites = events, sites
@@ -129,10 +126,7 @@ class LastStacks:
 
 
 def _mapped(path: str) -> memoryview:
-    """Returns the bytes of a new file, for writing; Python's own mmap would keep a descriptor.
-
-    Raises ImportError, OSError or AttributeError where it cannot be mapped.
-    """
+    """Returns the bytes of a new file, for writing; Python's own mmap would keep a descriptor."""
     import ctypes
 
     size = SLOTS * SLOT_BYTES

@@ -21,7 +21,6 @@ from trainprof.inside.process.own_thread import (
     core_times,
     has_a_core,
     no_collections,
-    run_delay,
     start_thread,
     times_waited,
 )
@@ -36,8 +35,7 @@ from trainprof.inside.stacks.copied_frames import (
 from trainprof.inside.stacks.last_stacks import LastStacks
 from trainprof.record.schema import Kind, StackFlag, Topic
 
-# A sample costs Python code 0.4 to 0.7 ms on a slow virtual machine. The more there were, the more
-# rarely another is needed: how many samples, and the time between two until then.
+# How many samples, and the time between two until then: one costs Python code up to 0.7 ms.
 PERIODS_NS: Final = ((1_500, 40_000_000),)
 LATER_PERIOD_NS: Final = 200_000_000
 _MOST_THREADS: Final = 4
@@ -68,10 +66,8 @@ _MOST_KNOWN: Final = 64
 _OF_ARRAYS: Final = ("numpy", "scipy")
 # As a metaclass could not answer for its class: nothing of the script's is to run.
 _MODULE_OF_CLASS: Final = type.__dict__["__module__"].__get__
-_LOOK: Final = int(Kind.STACK_SAMPLE)
+_SAMPLED: Final = int(Kind.STACK_SAMPLE)
 CoreTimes = tuple[int, int] | None
-
-
 # Python's own, whose code does little but wait for a lock, a pipe, a socket or a child.
 _WAITING: Final = (
     "threading queue selectors socket ssl subprocess concurrent/futures/_base "
@@ -86,8 +82,6 @@ _WAITING_FILES: Final = frozenset(
 
 @dataclass(slots=True)
 class _KnownThread:
-    """What reads a thread's time on a core, what that was, when, and its share since."""
-
     read: Callable[[], CoreTimes]
     running_ns: int
     at_ns: int
@@ -104,7 +98,7 @@ class ThreadCpuShares:
     def shares(self, threads: Iterable[int], now_ns: int) -> dict[int, float | None]:
         """Returns for each thread its share of a core since it was last asked for.
 
-        Only the first few are asked. None where it is new, was not asked, or cannot be known.
+        None where it is new, behind the first few, or cannot be known.
         """
         shares: dict[int, float | None] = {}
         known, asked = self._known, 0
@@ -148,16 +142,12 @@ class TorchUsers:
     """Which library code may have called torch's operators, by the names that its module has."""
 
     def __init__(self) -> None:
-        # By id, as in CallSites: those judged are kept, so that no id is used again. Whether it
-        # has torch, and whether arrays without it.
+        # By id, as in CallSites: whether it has torch, and whether arrays without it.
         self._known: dict[int, tuple[bool, bool]] = {}
         self._judged: list[CodeType] = []
 
     def has(self, code: CodeType, names_of: Callable[[], dict[str, Any] | None]) -> bool:
-        """Whether a code's module has torch, and the code itself no array library.
-
-        `names_of` returns the module's names; None if they cannot be had now.
-        """
+        """Whether a code's module has torch, and the code itself no array library."""
         known = self._known.get(id(code))
         if known is None:
             names = names_of()
@@ -206,8 +196,8 @@ class _Sample:
 
     Attributes:
         watched: Stacks of those that are watched.
-        by_torch: Of these, those in code that may have called torch's operators.
-        by_arrays: And those in a library's code that has NumPy or SciPy, and no torch.
+        by_torch, by_arrays: Of these, those in code that may have called torch's operators, and in
+            a library's that has NumPy or SciPy, and no torch.
         others: All others but ours.
         waiting: Of all, those at a line that waits.
         works: The rest of them; in the end those that do work.
@@ -232,15 +222,14 @@ class _Sample:
 class StackSampler:
     """A thread of ours that asks for the GIL now and then, and records where the others are.
 
-    Where a thread runs Python code that does not release the GIL, a sample waits for the switch
-    interval and meets it at work. Where it releases the GIL by itself, it may have gone on to
-    another line: such a sample is marked as late, and has the line of the release. How long the GIL
-    was held is recorded too: torch's operators release it all the time. A sample that had to wait
-    for longer than the time between two stands for each that was due in between.
+    Where a thread releases the GIL by itself, it may have gone on to another line: only the place
+    of one that was made to let go is KNOWN. How long the GIL was held is recorded too: torch's
+    operators release it all the time. A sample that had to wait for longer than the time between
+    two stands for each that was due in between.
 
-    From torch's import on it also writes down once a second where the main thread and those that
-    are watched are, to explain a run that hangs: see record/last_stacks.py. It is not one of
-    `threading`'s threads, takes no signals, and does not live while the process forks.
+    From torch's import on it also writes down once a second where threads are, to explain a run
+    that hangs: see record/last_stacks.py. It is not one of `threading`'s threads, takes no signals,
+    and does not live while the process forks.
     """
 
     name = "looks"
@@ -266,11 +255,11 @@ class StackSampler:
         fetch = sys.modules.get("torch.utils.data._utils.fetch")
         self._fetch_file = getattr(fetch, "__file__", None)
         if not session.options.get("lines"):  # lines say more, and would be timed with samples
-            session.look_here = patcher.guarded(self._watch)
+            session.on_thread.subscribe(patcher.guarded(self._watch))
         self._last_stacks = LastStacks(session.log.directory, session.sites)
         self._is_on = True
         patcher.on_undo(self._finish)
-        session.at_end.append(patcher.guarded(self._finish))
+        session.on_end.subscribe(patcher.guarded(self._finish))
         os.register_at_fork(
             before=patcher.guarded(self._pause_to_fork),
             after_in_parent=patcher.guarded(self._go_on),
@@ -349,11 +338,11 @@ class StackSampler:
 
     def _sample_until(self, stop: Any) -> None:
         now, wait = perf_counter_ns, stop.acquire
-        late_by_itself, waits = run_delay(), times_waited()
+        own_times, waits = core_times(), times_waited()
         others: list[Callable[[], CoreTimes]] = []
         on_core: list[Callable[[], bool]] = []
         # Moments that are due follow neither from what threads do nor from when one was met.
-        due, delayed = now() + self._period_ns(), late_by_itself()
+        due, delayed = now() + self._period_ns(), _delay(own_times())
         while True:
             due = max(due, now() - LATER_PERIOD_NS)
             while due <= now():  # while the last one was written down
@@ -378,7 +367,7 @@ class StackSampler:
                 was_free = times <= 0
                 # At once: whoever wants the GIL now sleeps because of us.
                 runs = [is_on_core() for is_on_core in on_core] if was_free else []
-                last, delayed = delayed, late_by_itself()
+                last, delayed = delayed, _delay(own_times())
                 waited_ns = got - wanted[0] - (delayed - last)
                 if was_free:  # it came late by itself
                     del wanted[1:]
@@ -401,7 +390,7 @@ class StackSampler:
                 number = self._stack(stack)
                 for at in wanted:
                     still_ns = max(held_ns - (at - wanted[0]), 0)
-                    self._session.log.emit_of(ident, _LOOK, at, got, number, still_ns, flags)
+                    self._session.log.emit_of(ident, _SAMPLED, at, got, number, still_ns, flags)
             del sample
             if got >= self._last_stacks.due_ns:
                 self._last_stacks.write(self._watched)
@@ -459,15 +448,10 @@ class StackSampler:
 def _was_made_to_let_go(waited_ns: int, times: int, off_ns: int) -> bool:
     """Whether a thread that held the GIL released it because it was asked to, where it was.
 
-    It is asked once a switch interval is over in which it never released the GIL, and does so where
-    Python code goes on next: at once, or at the end of a long call. One that releases it by itself,
-    for so short a time that it is the next to have it again, makes the interval begin again: what
-    is neither one interval nor very many may be that.
-
-    Args:
-        waited_ns: How long the GIL was waited for.
-        times: How often that wait ended, or began again.
-        off_ns: How long such a thread may have been kept from a core during that.
+    It is asked once a switch interval is over in which it never released the GIL, and does so at
+    once, or at the end of a long call. One that releases it by itself for a moment makes the
+    interval begin again: what is neither one interval nor very many may be that. The GIL was waited
+    for `waited_ns` in so many `times`; that thread may have been kept from a core for `off_ns`.
     """
     interval_ns = max(sys.getswitchinterval() * 1e9, 1.0)
     if waited_ns >= _ONE_CALL * interval_ns:

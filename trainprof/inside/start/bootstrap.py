@@ -7,6 +7,7 @@ import builtins
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter_ns, time_ns
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from trainprof.inside.lines.probe import Lines
     from trainprof.inside.session import Session
     from trainprof.record.event_log import EventLog
-    from trainprof.record.schema import Topic
 
 # Runs none of the script's code.
 HELPER_OF_MULTIPROCESSING: Final = "multiprocessing.resource_tracker"
@@ -30,10 +30,7 @@ T = TypeVar("T")
 
 
 class IdleProfile:
-    """Has what line_profiler's profiler object has, and times nothing.
-
-    Functions are returned as they are, code is run, statistics are empty and not written.
-    """
+    """Has what line_profiler's profiler object has, and times nothing."""
 
     def __call__(self, function: T) -> T:
         return function
@@ -72,17 +69,6 @@ class IdleProfile:
         return function(*args, **kwargs)
 
 
-def _install_profile(profile: object) -> None:
-    """Puts `profile` where kernprof does: all modules of the script find it."""
-    builtins.profile = profile  # type: ignore[attr-defined]
-
-
-def _install_in_script(profile: object) -> None:
-    """Puts it into the script's globals, too, where `if 'profile' not in globals()` looks."""
-    _install_profile(profile)
-    sys.modules["__main__"].__dict__.setdefault("profile", profile)
-
-
 class ScriptProcess:
     """This process's part in a run. There is one, made by `start`."""
 
@@ -90,8 +76,11 @@ class ScriptProcess:
         self._directory = directory
         self._options = options
         self._is_script = os.getppid() == options.get("supervisor_pid")
-        self._has_ended = self._is_forked = False
-        self._cwd = _working_directory()
+        self._has_ended = False
+        try:
+            self._cwd = os.getcwd()
+        except OSError:  # it has been removed
+            self._cwd = os.sep
         self._log: EventLog | None = None
         # The script needs those that it may open; the supervisor reports that nothing is recorded.
         self._is_recording = too_few_open_files() is None
@@ -100,9 +89,10 @@ class ScriptProcess:
         self.session: Session | None = None
 
     def install(self) -> None:
+        # As kernprof does: all modules of the script find it.
         if self._lines is None:
             if self._options.get("profile") or self._options.get("lines"):
-                _install_profile(IdleProfile())
+                builtins.profile = IdleProfile()  # type: ignore[attr-defined]
             if self._is_recording:
                 AfterImport({"torch": self._on_torch}).install()
         else:
@@ -121,16 +111,16 @@ class ScriptProcess:
 
             return Lines(options, self._open_log(), directory=self._directory, cwd=self._cwd)
         except ImportError as error:
-            from trainprof.record.schema import Topic
-
             reason = f"the script's Python cannot import line_profiler: {error}"
-            self._open_log().note(Topic.PROBE_UNAVAILABLE, {"probe": "lines", "reason": reason})
+            self._note("PROBE_UNAVAILABLE", {"probe": "lines", "reason": reason})
         except Exception as error:
             self._report("lines", error)
         return None
 
     def _install_lines(self, lines: Lines) -> None:
-        _install_in_script(lines.profile)
+        builtins.profile = lines.profile  # type: ignore[attr-defined]
+        # Where `if 'profile' not in globals()` looks.
+        sys.modules["__main__"].__dict__.setdefault("profile", lines.profile)
         callbacks: dict[str, Callable[[ModuleType, int, int], None]] = {
             "torch": self._on_torch,
             "multiprocessing.util": lambda *_: self._watch_multiprocessing(),
@@ -147,10 +137,14 @@ class ScriptProcess:
             return
         try:
             from trainprof.inside.trial.written_files import WrittenFiles
-            from trainprof.record.schema import Topic
+            from trainprof.record.schema import Kind
 
             def record(path: str, was_there: bool) -> None:
-                self._note_now(Topic.TRIAL, {"written": [path], "was_there": was_there})
+                """Notes it now, however this process ends, were it all that it recorded."""
+                self._note("TRIAL", {"written": [path], "was_there": was_there})
+                log = self._open_log()
+                if not log.is_open:
+                    log.emit(Kind.CLOCK, perf_counter_ns(), time_ns())
 
             WrittenFiles(record, (str(scratch), self._directory)).watch()
         except Exception as error:
@@ -188,27 +182,18 @@ class ScriptProcess:
         except Exception as error:
             self._report("attach", error)
 
+    def _note(self, topic: str, value: object) -> None:
+        from trainprof.record.schema import Topic
+
+        self._open_log().note(Topic[topic], value)
+
     def _report(self, where: str, error: BaseException) -> None:
-        try:
-            from trainprof.record.schema import Topic
-
+        with suppress(Exception):
             fault = {"probe": where, "error": f"{type(error).__name__}: {error}"}
-            self._open_log().note(Topic.PROBE_FAILED, fault)
-        except Exception:
-            return
-
-    def _note_now(self, topic: Topic, value: object) -> None:
-        """Notes what is to be known however this process ends, were it all that it recorded."""
-        from trainprof.record.schema import Kind
-
-        log = self._open_log()
-        log.note(topic, value)
-        if not log.is_open:
-            log.emit(Kind.CLOCK, perf_counter_ns(), time_ns())
+            self._note("PROBE_FAILED", fault)
 
     def _after_fork(self) -> None:
         self._is_script = self._has_ended = False
-        self._is_forked = True
         if self._log is not None:
             self._log.reopen_in_child()
         if self._lines is not None:
@@ -242,12 +227,12 @@ class ScriptProcess:
             self._log.begin_end()
         if self._lines is not None:
             self._lines.finish()
-        for finish in self.session.at_end if self.session is not None else ():
-            finish()
+        if self.session is not None:
+            self.session.on_end()
         if not (self._is_script or (self._log and self._log.is_open)):
             return
         self._has_ended = True
-        try:
+        with suppress(Exception):
             from trainprof.record.schema import Kind, Topic
 
             log = self._open_log()
@@ -255,8 +240,6 @@ class ScriptProcess:
             now = perf_counter_ns()
             log.emit(Kind.PROCESS_END, now, now, 0, name)
             log.trim()
-        except Exception:
-            return
 
 
 def start() -> None:
@@ -267,13 +250,6 @@ def start() -> None:
     process = ScriptProcess(directory, _options())
     start.process = process  # type: ignore[attr-defined]
     process.install()
-
-
-def _working_directory() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it has been removed
-        return os.sep
 
 
 def _options() -> dict[str, object]:

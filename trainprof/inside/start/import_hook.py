@@ -18,10 +18,8 @@ class AfterImport:
     module has been executed. Loader, spec and module stay what they would have been.
 
     Args:
-        callbacks: By the module's name; they get it and when its execution began and ended, in
-            perf_counter_ns.
-        around: Called before any module of Python source is executed; returns what to run that in,
-            if anything.
+        callbacks: By name; they get the module and when its execution began and ended, in ns.
+        around: Asked about each module of Python source for what to execute it in, if anything.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """Lets a trial's loaders give copies of their first batches at no cost: the ceiling of loading.
 
-The iterators stay what they are. Their samplers are drawn from when they would be, so that random
-numbers and the length of each epoch stay; datasets, collating and workers rest. What the copies
-and the sampler take lies inside the loader's `next`, where it is recorded.
+Iterators stay, and samplers are drawn from when they would be, so that random numbers and the
+length of each epoch stay; datasets, collating and workers rest.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.inside.limits.limit import is_loader_worker
 from trainprof.inside.loading.known_length import known_length
-from trainprof.inside.patching.patcher import Patcher, Wrapped, heirs, hide_our_frame, loaded
+from trainprof.inside.patching.patcher import Patcher, Wrapped, hide_our_frame, loaded, subclasses
 from trainprof.inside.session import Session
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.inside.trial.notes import TrialNotes, TrialSites
+from trainprof.record.files import contents_of
 from trainprof.record.schema import Kind
 
 # Fewer batches would show too few shapes, more would tell no more.
@@ -48,24 +47,17 @@ _OF_CGROUP: Final = (
 DEFAULT_CACHE_BYTES: Final = 64 << 20
 DEFAULT_AVAILABLE_BYTES: Final = 2 << 30
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_MOST_TEXT_BYTES: Final = 1 << 20
 _FREE_DATA: Final = int(Kind.FREE_DATA)
 
 
 class FreeDataProbe:
-    """Hooks the iterators inside LoaderProbe's hooks: to be attached before that one.
-
-    Epochs that begin with gradients off, as of evaluation, stay real.
-    """
+    """Hooks the iterators inside LoaderProbe's hooks: to be attached before that one."""
 
     name = "trial_data"
 
     def __init__(
-        self,
-        loader: LoaderProbe,
-        sites: TrialSites,
-        notes: TrialNotes,
-        *,
-        pass_batches: int | None = None,
+        self, loader: LoaderProbe, sites: TrialSites, notes: TrialNotes, pass_batches: int | None
     ) -> None:
         self._loader, self._sites, self._notes = loader, sites, notes
         self._pass_batches = pass_batches
@@ -95,13 +87,11 @@ class FreeDataProbe:
                 if callable(vars(cls).get(name)):
                     patcher.around_if_there(make, (cls, name))
 
-        for cls in heirs(self._base):
+        for cls in subclasses(self._base):
             wrap(cls)
         self._loader.watch_later_classes(patcher.guarded(wrap))
 
     def _entered(self, iterator: Any, loader: Any) -> None:
-        if is_loader_worker():
-            return
         site = self._sites.site_of(self._session, loader, sys._getframe(4))
         if site is None:
             return
@@ -268,9 +258,8 @@ class _Source:
         site: The line that built it.
         is_iterable: The dataset ends an epoch, not the sampler.
         batches: Kept, in order; `is_ready` once they are enough.
-        length: Batches of an epoch by the sampler, None where that is not to be asked.
-        whole_epoch: Batches of the first epoch, where all of it was real; else None.
-        pass_batches: Batches of an epoch by the trial's options.
+        length, whole_epoch, pass_batches: Batches of an epoch: by the sampler, of the first one
+            where all of it was real, and by the trial's options.
     """
 
     def __init__(self, loader: int, site: str, is_iterable: bool, pass_batches: int | None) -> None:
@@ -334,12 +323,7 @@ def _draw(iterator: Any) -> bool:
 
 
 class KeptBatch:
-    """A batch as its loader delivered it, of which fresh copies can be had.
-
-    Attributes:
-        batch: A copy of it; not to be handed out, except after a fault.
-        size_bytes: Of its tensors and arrays.
-    """
+    """A batch as its loader delivered it, of which fresh copies can be had."""
 
     __slots__ = ("_clones", "_torch", "batch", "size_bytes")
 
@@ -363,10 +347,7 @@ class KeptBatch:
         return copy.deepcopy(self.batch, memo)
 
     def _find_clones(self, originals: list[Any], memo: dict[int, Any]) -> list[tuple[Any, bool]]:
-        """Returns the kept tensors that are just their values, and whether they were pinned.
-
-        Others (views of one storage, leaves with gradients) are left to their own deepcopy.
-        """
+        """Returns the kept tensors that are no views or leaves, and whether they were pinned."""
         pairs = [(t, memo[id(t)]) for t in originals if type(t) is self._torch.Tensor]
         storages = [_storage(kept) for _, kept in pairs]
         return [
@@ -382,8 +363,7 @@ class KeptBatch:
     def _move_off_the_heap(self, tensor: Any) -> None:
         """Puts a tensor's values where no allocation of the script lies.
 
-        On malloc's heap they change how much is free at its end, and so returned and faulted in
-        again: steps of the same work were measured to take twice the time by that.
+        On malloc's heap steps of the same work were measured to take twice the time.
         """
         count = tensor.numel()
         size = count * tensor.element_size()
@@ -434,18 +414,14 @@ def last_cache_bytes(directory: str = CACHES) -> int:
 
 def available_bytes(path: str = MEMORY, cgroup: str = CGROUP) -> int:
     """Returns how much memory new work can have without swapping, on this machine or container."""
-    limits = [DEFAULT_AVAILABLE_BYTES]
-    with contextlib.suppress(OSError):
-        match = re.search(r"^MemAvailable:\s+(\d+) kB", _text(path), re.MULTILINE)
-        if match is not None:
-            limits = [int(match[1]) << 10]
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", _text(path), re.MULTILINE)
+    limits = [DEFAULT_AVAILABLE_BYTES if match is None else int(match[1]) << 10]
     for limit, used in _OF_CGROUP:
-        with contextlib.suppress(OSError, ValueError):  # "max", or another version of cgroups
+        with contextlib.suppress(ValueError):  # "max", or another version of cgroups
             most, held = (int(_text(os.path.join(cgroup, name))) for name in (limit, used))
             limits.append(max(most - held, 0))
     return min(limits)
 
 
 def _text(path: str) -> str:
-    with open(path, encoding="ascii", errors="replace") as file:
-        return file.read()
+    return (contents_of(path, _MOST_TEXT_BYTES) or b"").decode("ascii", "replace")

@@ -17,11 +17,8 @@ from trainprof.record.schema import Topic
 class TrialNotes:
     """Notes what a trial has changed, and what it could not and why, at each change.
 
-    Args:
-        asked: What the trial changes, by name, with the reason to note if that never happens.
-
-    Attributes:
-        at_end: Called as the process ends, before what has not happened is noted.
+    `asked` has what it changes, with the reason to note if that never happens; what is in `at_end`
+    is called before that.
     """
 
     name = "trial"
@@ -35,7 +32,7 @@ class TrialNotes:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._log = session.log
-        session.at_end.append(patcher.guarded(self._finish))
+        session.on_end.subscribe(patcher.guarded(self._finish))
 
     def apply(self, name: str, value: Any) -> None:
         if name not in self._applied or self._applied[name] != value:
@@ -77,7 +74,7 @@ class TrialSites:
 
     def site_of(self, session: Session, loader: Any, frame: FrameType | None) -> str | None:
         """Returns the site, `train.py:84`, of an iterated loader of the trial, else None."""
-        if not self._sites:
+        if not self._sites or is_loader_worker():
             return None
         site = session.sites.shown(self._loader.site_of(loader, frame), session.begun_in)
         return site if site in self._sites else None

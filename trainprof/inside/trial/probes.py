@@ -13,8 +13,11 @@ from trainprof.inside.patching.patcher import Patcher, called_around
 from trainprof.inside.session import Probe, Session
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.inside.trial.free_data import FreeDataProbe
-from trainprof.inside.trial.loader_alone import LoaderAloneProbe
-from trainprof.inside.trial.loader_arguments import LoaderOverridesProbe, NonBlockingProbe
+from trainprof.inside.trial.loaders import (
+    LoaderAloneProbe,
+    LoaderOverridesProbe,
+    NonBlockingProbe,
+)
 from trainprof.inside.trial.notes import TrialNotes, TrialSites
 from trainprof.inside.trial.settings import (
     OPTIMIZER_SETTINGS,
@@ -29,27 +32,20 @@ MOST_LOSSES: Final = 50
 def probes_of_trial(
     trial: Mapping[str, Any], loader: LoaderProbe
 ) -> tuple[list[Probe], list[Probe]]:
-    """Returns the probes to attach before those of a plain run, and after them.
-
-    Args:
-        trial: TrialOptions of launch/options.py, as JSON.
-        loader: The probe of the plain run that records loaders.
-    """
+    """Returns the probes to attach before those of a plain run, and after them."""
     overrides, settings, data = trial["loaders"], trial["settings"], trial["data"]
     notes = TrialNotes(_reasons_if_unused(overrides, settings, data))
     sites = TrialSites(loader, trial["sites"])
     before: list[Probe] = [notes, SettingsProbe(settings, notes)]
     after: list[Probe] = [LossesProbe()]
     if data == "free":
-        batches = trial.get("pass_batches")
-        before.append(FreeDataProbe(loader, sites, notes, pass_batches=batches))
+        before.append(FreeDataProbe(loader, sites, notes, trial.get("pass_batches")))
     if overrides:
         after.append(LoaderOverridesProbe(sites, overrides, notes))
     if overrides.get("pin_memory"):
         after.append(NonBlockingProbe())
     if data == "alone":
-        batches = trial.get("batches")
-        after.append(LoaderAloneProbe(loader, sites, notes, batches=batches))
+        after.append(LoaderAloneProbe(loader, sites, notes, trial.get("batches")))
     wanted = [name for name in OPTIMIZER_SETTINGS if settings.get(name)]
     after.extend(OptimizerSettingsProbe(name, notes) for name in wanted)
     return before, after
@@ -70,10 +66,7 @@ def _reasons_if_unused(
 
 
 class LossesProbe:
-    """Keeps the losses of the first backward passes: trials that train alike have the same.
-
-    Hooks the engine's entry as BackwardProbe does, around it; devices are not synchronized.
-    """
+    """Keeps the losses of the first backward passes: trials that train alike have the same."""
 
     name = "trial_losses"
 
@@ -95,7 +88,7 @@ class LossesProbe:
         name = "_engine_run_backward"
         make = called_around(before)
         patcher.around(make, (torch.autograd, name), (torch.autograd.graph, name))
-        session.at_end.append(patcher.guarded(self._note))
+        session.on_end.subscribe(patcher.guarded(self._note))
 
     def _keep(self, roots: Any) -> None:
         """Keeps what backward begins at, if that is one number; inner backwards begin at others."""

@@ -79,12 +79,7 @@ class SettingsProbe:
 
 
 class OptimizerSettingsProbe:
-    """Lets optimizers update all parameters in few kernels: `asked` is one of OPTIMIZER_SETTINGS.
-
-    Hooks the constructor that all optimizers share, and the loading of a state. Where the script
-    chose either itself, that stands. What cannot be updated so (sparse gradients, say) has the
-    trial fail, as it would have the script.
-    """
+    """Has optimizers update all parameters in few kernels: `asked` is of OPTIMIZER_SETTINGS."""
 
     name = "trial_optimizer"
 

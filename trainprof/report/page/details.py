@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from trainprof.analysis.run.metadata import number_at
-from trainprof.analysis.summary.run import Outlier, Statistics
+from trainprof.analysis.summary.levels import number_at
+from trainprof.analysis.summary.run import Outlier
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.page.sections import outlier_sentence, why_not_measured
 from trainprof.report.text.layout import Column, Page
@@ -28,7 +28,7 @@ from trainprof.report.text.units import (
 )
 
 # Where in a step the Python code between its parts ran, where the summary's words do not say it.
-PLACES: Final = {"elsewhere": "at other places in the loop"}
+_PLACES: Final = {"elsewhere": "at other places in the loop"}
 _STATISTICS: Final = ("mean", "std", "min", "p50", "p90", "p95", "p99", "max")
 
 
@@ -49,32 +49,27 @@ def phase_details(summary: RunSummary, page: Page) -> list[Text]:
     phases, ledger = summary.phases, summary.ledger
     loading_s = sum(ledger.seconds.get(key) or 0.0 for key in LOADING_KEYS)
     whole = percent(share_of(loading_s, ledger.wall_s))
-    lines = page.labelled(
-        "Phases",
-        [
-            f"initialization {seconds(phases.initialization_s)}",
-            f"training {seconds(phases.training_s)}",
-            f"finalization {seconds(phases.finalization_s)}",
-            f"data loading as a whole {seconds(loading_s)} ({whole} of wall)",
-        ],
-    )
-    places = [
-        f"{PLACES.get(place, place)} {seconds(spent)}"
-        for place, spent in ledger.other_by_place.items()
+    parts = [
+        f"initialization {seconds(phases.initialization_s)}",
+        f"training {seconds(phases.training_s)}",
+        f"finalization {seconds(phases.finalization_s)}",
+        f"data loading as a whole {seconds(loading_s)} ({whole} of wall)",
     ]
-    return lines + (page.labelled("Other is", places) if places else [])
+    spent = ledger.other_by_place.items()
+    places = [f"{_PLACES.get(place, place)} {seconds(spent_s)}" for place, spent_s in spent]
+    return page.labelled("Phases", parts) + page.labelled("Other is", places)
 
 
 def step_details(summary: RunSummary, page: Page) -> list[Text]:
     """The distribution of steady steps and every outlier with what its window's samples saw."""
-    step = summary.training.step_s
-    lines = [] if step is None else page.labelled("Step time", _distribution(step))
+    step, named = summary.training.step_s, []
+    if step is not None:
+        named = [f"{name} {seconds(getattr(step, name))}" for name in _STATISTICS]
+        named.insert(0, f"n {count(step.n)}")
     listed, every = len(summary.outliers), summary.outliers_in_all
     outliers = [[f"the longest {count(listed)} of {count(every)}"]] if every > listed else []
     outliers += [_outlier(outlier) for outlier in summary.outliers]
-    for index, words in enumerate(outliers):
-        lines += page.labelled("" if index else "Outliers", words)
-    return lines
+    return page.labelled("Step time", named) + page.labelled_rows("Outliers", outliers)
 
 
 def system_details(summary: RunSummary, page: Page) -> list[Text]:
@@ -109,27 +104,21 @@ def rank_details(summary: RunSummary, page: Page) -> list[Text]:
         f"{seconds(number_at(rank, 'seconds'))} in all"
         for rank in summary.stragglers
     ]
-    lines = page.labelled("Ranks", ranks) if ranks else []
-    return lines + (page.labelled("Stragglers", late) if late else [])
+    lines = page.labelled("Ranks", ranks)
+    return lines + page.labelled("Stragglers", late)
 
 
 def training_details(summary: RunSummary, page: Page) -> list[Text]:
     """Counts behind the rates."""
     training = summary.training
-    samples = NOT_MEASURED if training.samples is None else count(training.samples)
     fragments = [
         f"{count(training.iterations)} iterations (batches)",
-        f"samples {samples}",
+        f"samples {count(training.samples)}",
         f"steady steps took {seconds(training.steady_s)}",
     ]
     if training.per_step_s is None:
         fragments.append(f"parts of a step {why_not_measured(summary, 'training.per_step_s')}")
     return page.labelled("Training", fragments)
-
-
-def _distribution(statistics: Statistics) -> list[str]:
-    named = [f"{name} {seconds(getattr(statistics, name))}" for name in _STATISTICS]
-    return [f"n {count(statistics.n)}", *named]
 
 
 def _outlier(outlier: Outlier) -> list[str]:
@@ -139,7 +128,6 @@ def _outlier(outlier: Outlier) -> list[str]:
 
 
 def _cpu(cpu: Mapping[str, Any]) -> list[str]:
-    switches = number_at(cpu, "context_switches_per_s")
     return known_first(
         {
             "usable cores": _plain(number_at(cpu, "cores_usable")),
@@ -148,7 +136,7 @@ def _cpu(cpu: Mapping[str, Any]) -> list[str]:
             "whole host": of_hundred(number_at(cpu, "host_percent", "mean")),
             "waiting for disks": percent(number_at(cpu, "iowait_share")),
             "some task waiting for a core": percent(number_at(cpu, "pressure_some_share")),
-            "context switches a second": NOT_MEASURED if switches is None else count(switches),
+            "context switches a second": count(number_at(cpu, "context_switches_per_s")),
         }
     )
 
@@ -179,22 +167,17 @@ def _rates(disk: Mapping[str, Any], network: Mapping[str, Any]) -> list[str]:
 
 
 def _process_columns(processes: list[dict[str, Any]]) -> list[Column]:
+    names, pids, roles = (
+        [str(process.get(key, "?")) for process in processes] for key in ("name", "pid", "role")
+    )
     cpu = [of_hundred(number_at(process, "cpu_percent", "mean")) for process in processes]
-    memory = [byte_count(number_at(process, "rss_bytes", "max")) for process in processes]
     return [
-        Column(
-            "Process",
-            [str(process.get("name", "?")) for process in processes],
-            is_number=False,
-            gives_way=True,
-        ),
-        Column("pid", [str(process.get("pid", "?")) for process in processes], dropped=1),
-        Column("role", [str(process.get("role", "?")) for process in processes], is_number=False),
+        Column("Process", names, is_number=False, gives_way=True),
+        Column("pid", pids, dropped=1),
+        Column("role", roles, is_number=False),
         Column("CPU of one core", cpu),
-        Column("memory at most", memory),
-        Column(
-            "threads", [_plain(number_at(process, "threads")) for process in processes], dropped=2
-        ),
+        Column("memory at most", [byte_count(number_at(x, "rss_bytes", "max")) for x in processes]),
+        Column("threads", [_plain(number_at(x, "threads")) for x in processes], dropped=2),
     ]
 
 

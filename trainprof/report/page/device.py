@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from rich.text import Text
@@ -12,8 +12,9 @@ from trainprof.analysis.summary.device import Device, SyncPoint, Transfer
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.page.sections import by_site
 from trainprof.report.text.layout import Column, Page
-from trainprof.report.text.ledger import label_of, waits_are_merged
+from trainprof.report.text.ledger import FOLD_BELOW_SHARE, label_of, waits_are_merged
 from trainprof.report.text.units import (
+    LONG_UNITS,
     byte_count,
     count,
     counted,
@@ -27,9 +28,7 @@ from trainprof.report.text.units import (
 )
 
 # Columns of shares, where there are several.
-DEVICES_SHOWN: Final = 4
-FOLD_BELOW_SHARE: Final = 0.005
-IDLE_TITLE: Final = "GPU idle because"
+_DEVICES_SHOWN: Final = 4
 _CAUSES: Final = {
     "loader_s": "waiting for data",
     "copy_s": "copying",
@@ -49,7 +48,7 @@ _REST: Final = "other"
 _TOTAL: Final = "total"
 _DEVICE_CELLS: Final = 16
 _DEVICE_PHASES: Final = 3
-DIRECTIONS: Final = {"h2d": "to the device", "d2h": "to the host", "d2d": "between devices"}
+_DIRECTIONS: Final = {"h2d": "to the device", "d2h": "to the host", "d2d": "between devices"}
 # Smaller copies take a time of their own, whatever the link can do.
 _FULL_RATE_BYTES: Final = 256 << 10
 _SMALL_BYTES: Final = 64 << 10
@@ -57,74 +56,54 @@ _MANY_A_STEP: Final = 8
 _MOST: Final = 0.5
 # A sync in which the device idled for less than this share of the wait cost nothing.
 _FREE_SHARE: Final = 0.01
-PLACES_SHOWN: Final = 3
+_PLACES_SHOWN: Final = 3
 _FIELD: Final = "found_syncs"
 
 
-@dataclass(frozen=True, slots=True)
-class IdleTable:
-    """Why devices were idle, in rows that add up to the training phase, the total last.
+def idle_columns(summary: RunSummary, *, fold: bool = True) -> list[Column]:
+    """Returns why devices were idle, in rows that add up to the training phase, the total last.
 
-    `seconds` are of the one device, [] where there are several; `shares` have a column for each.
+    With a column of shares for each device, and of seconds for a single one; none where nothing is
+    known of any. `fold`: causes under `FOLD_BELOW_SHARE` on every device share a row.
     """
-
-    labels: list[str]
-    unit: str
-    seconds: list[str]
-    shares: list[tuple[str, list[str]]]
-
-
-def idle_table(summary: RunSummary, *, fold: bool = True) -> IdleTable | None:
-    """Returns the table, None where nothing is known of any device.
-
-    `fold`: causes under `FOLD_BELOW_SHARE` on every device share a row.
-    """
-    parts = [(device, _parts(device)) for device in summary.devices or ()]
-    parts = [(device, causes) for device, causes in parts if sum(causes.values()) > 0][
-        :DEVICES_SHOWN
-    ]
+    known = ((device, _parts(device)) for device in summary.devices or ())
+    parts = [(device, causes) for device, causes in known if sum(causes.values()) > 0]
+    parts = parts[:_DEVICES_SHOWN]
     if not parts:
-        return None
+        return []
     matters = {
         label: max(causes.get(label, 0.0) / sum(causes.values()) for _, causes in parts)
-        for label in (*_CAUSES.values(), _REST, _MAYBE, _AT_WORK)
+        for label in (*_CAUSES.values(), _REST)
     }
-    kept = sorted(
-        (x for x in matters if x not in (_MAYBE, _AT_WORK) and matters[x] > 0),
-        key=lambda label: -matters[label],
-    )
+    kept = sorted((x for x in matters if matters[x] > 0), key=lambda label: -matters[label])
     if fold:
         kept = [label for label in kept if matters[label] >= FOLD_BELOW_SHARE and label != _REST]
-    left_out = [x for x in (*_CAUSES.values(), _REST) if x not in kept and matters[x] > 0]
-    labels = [*kept, *([_REST] if left_out else []), _MAYBE, _AT_WORK]
-    columns = []
+    left_out = [label for label in matters if label not in kept and matters[label] > 0]
+    rows = [*kept, *([_REST] if left_out else []), _MAYBE, _AT_WORK]
+    shares = []
     for device, causes in parts:
-        values = {label: causes.get(label, 0.0) for label in labels}
-        if left_out:
-            values[_REST] = sum(causes.get(label, 0.0) for label in left_out)
-        columns.append((device, [values[label] for label in labels]))
-    unit, written = _in_seconds(columns[0][1]) if len(columns) == 1 else ("", [])
-    shares = [(device.name, _in_percent(values)) for device, values in columns]
+        rest_s = sum(causes.get(label, 0.0) for label in left_out)
+        by_row = causes | ({_REST: rest_s} if left_out else {})
+        values = [by_row.get(label, 0.0) for label in rows]
+        tenths = rounded_parts([value / sum(values) * 100 for value in values], 1)
+        cells = [f"{number / 10:.1f} %" for number in (*tenths, sum(tenths))]
+        shares.append(Column(device.name, cells))
     # Its driver tells what marks do not: very likely, and no more sure.
     if any(is_known(device.kernel_share) for device, _ in parts):
-        labels[-1] = _AT_LEAST
-    return IdleTable([*labels, _TOTAL], unit, written, shares)
-
-
-def idle_columns(table: IdleTable) -> list[Column]:
-    """Returns the table for a page."""
-    columns = [Column(IDLE_TITLE, table.labels, is_number=False, gives_way=True)]
-    if table.seconds:
-        unit = {"s": "seconds", "min": "minutes", "h": "hours"}.get(table.unit, table.unit)
-        (_, shares) = table.shares[0]
-        return [*columns, Column(unit, table.seconds, dropped=1), Column("% of training", shares)]
-    return columns + [Column(name, shares) for name, shares in table.shares]
+        rows[-1] = _AT_LEAST
+    labels = Column("GPU idle because", [*rows, _TOTAL], is_number=False, gives_way=True)
+    if len(shares) > 1:
+        return [labels, *shares]
+    scale = run_scale(sum(values))
+    whole = rounded_parts([value / scale.factor for value in values], scale.decimals)
+    in_all = [scale.written(number) for number in (*whole, sum(whole))]
+    seconds = Column(LONG_UNITS[scale.unit], in_all, dropped=1)
+    return [labels, seconds, replace(shares[0], header="% of training")]
 
 
 def idle_section(summary: RunSummary, page: Page) -> list[Text]:
     """Why the GPU was idle, in training."""
-    table = idle_table(summary, fold=not page.verbose)
-    return page.table(idle_columns(table)) if table is not None else []
+    return page.table(idle_columns(summary, fold=not page.verbose))
 
 
 def devices_section(summary: RunSummary, page: Page) -> list[Text]:
@@ -134,7 +113,7 @@ def devices_section(summary: RunSummary, page: Page) -> list[Text]:
         if device.busy_share is None:  # known by its memory alone
             continue
         name = page.shortened(device.name, _DEVICE_CELLS)
-        fragments.append(f"{name} at work {interval(device.busy_share)} of {device.time}")
+        fragments.append(f"{name} at work {_interval(device.busy_share)} of {device.time}")
         if is_known(device.kernel_share):
             fragments.append(
                 f"by the driver a kernel ran in {percent(device.kernel_share)} of that"
@@ -149,12 +128,12 @@ def devices_section(summary: RunSummary, page: Page) -> list[Text]:
             fragments.append(f"its warm-up took {seconds(device.warmup_s)} ({what})")
         if page.verbose:
             fragments += _more(device)
-    return page.labelled("Device", fragments) if fragments else []
+    return page.labelled("Device", fragments)
 
 
-def interval(shares: Sequence[float]) -> str:
-    """Returns bounds as one share where they are written alike: "31 %", "24 % to 87 %"."""
-    return " to ".join(dict.fromkeys(percent(share) for share in shares))
+def _interval(bounds: Sequence[float], write: Callable[[float], str] = percent) -> str:
+    """Returns bounds as one figure where they are written alike: "31 %", "24 % to 87 %"."""
+    return " to ".join(dict.fromkeys(map(write, bounds)))
 
 
 def _more(device: Device) -> list[str]:
@@ -163,15 +142,15 @@ def _more(device: Device) -> list[str]:
         most = seconds(max(device.queue_delay_s))
         fragments.append(f"phases begin there at most {most} after they were given out, on average")
     exposed = [
-        f"{label_of(key)} {' to '.join(dict.fromkeys(map(seconds, bounds)))}"
+        f"{label_of(key)} {_interval(bounds, seconds)}"
         for key, bounds in device.exposed_s.items()
         if any(is_known(bound) and bound > 0 for bound in bounds)
     ]
     if exposed:
         fragments.append(f"had run dry while the host was in: {', '.join(exposed)}")
     if device.launch_bound_share:
-        bounds = interval(device.launch_bound_share)
-        fragments.append(f"idle between launches in {bounds} of {device.time}")
+        share = _interval(device.launch_bound_share)
+        fragments.append(f"idle between launches in {share} of {device.time}")
     dry = [f"{label_of(key)} {percent(share)}" for key, share in device.ran_dry.items()]
     if dry:
         fragments.append(f"nothing left to do at the end of: {', '.join(dry)}")
@@ -193,32 +172,14 @@ def _parts(device: Device) -> dict[str, float]:
     return by_label
 
 
-def _in_seconds(values: Sequence[float]) -> tuple[str, list[str]]:
-    scale = run_scale(sum(values))
-    whole = rounded_parts([value / scale.factor for value in values], scale.decimals)
-    return scale.unit, [scale.written(number) for number in (*whole, sum(whole))]
-
-
-def _in_percent(values: Sequence[float]) -> list[str]:
-    whole = sum(values)
-    tenths = rounded_parts([value / whole * 100 for value in values], 1)
-    return [f"{number / 10:.1f} %" for number in (*tenths, sum(tenths))]
-
-
 def transfers_section(summary: RunSummary, page: Page) -> list[Text]:
     """Copies between devices by line, the dearest first; models that were moved are apart."""
     is_merged = waits_are_merged(summary)
-    # By host time, where it is not known what they cost the device, one cannot rank them.
-    ranked = (
-        sorted(summary.transfers, key=lambda transfer: -transfer.bytes)
-        if is_merged
-        else summary.transfers
-    )
-    if not ranked:
-        lines = page.labelled("Transfers", ["none seen"]) if page.verbose else []
-    else:
-        by_line = [_transfer(transfer, summary, page, is_merged=is_merged) for transfer in ranked]
-        lines = by_site("Transfers", by_line, page)
+    ranked = summary.transfers
+    if is_merged:  # by host time one cannot rank them
+        ranked = sorted(ranked, key=lambda transfer: -transfer.bytes)
+    by_line = [_transfer(transfer, summary, page, is_merged=is_merged) for transfer in ranked]
+    lines = by_site("Transfers", by_line, page)
     if not page.verbose or not summary.placements:
         return lines
     moved = [
@@ -229,7 +190,7 @@ def transfers_section(summary: RunSummary, page: Page) -> list[Text]:
 
 
 def _transfer(transfer: Transfer, summary: RunSummary, page: Page, *, is_merged: bool) -> list[str]:
-    direction = DIRECTIONS.get(transfer.direction, "between unknown devices")
+    direction = _DIRECTIONS.get(transfer.direction, "between unknown devices")
     pinned = f"{percent(transfer.pinned_share)} from pinned memory"
     fragments = [
         f"{page.site(transfer.site)} {direction}: {counted(transfer.count, 'copy', 'copies')}",
@@ -249,10 +210,8 @@ def _transfer(transfer: Transfer, summary: RunSummary, page: Page, *, is_merged:
 
 
 def _rate(transfer: Transfer) -> str:
-    rate = transfer.gb_per_s
-    if not is_known(rate) or not transfer.count:
-        return ""
-    if transfer.bytes / transfer.count < _FULL_RATE_BYTES:
+    rate, size = transfer.gb_per_s, share_of(transfer.bytes, transfer.count)
+    if not is_known(rate) or size is None or size < _FULL_RATE_BYTES:
         return ""
     return f"{three_digits(rate)} GB/s"
 
@@ -282,7 +241,7 @@ def found_syncs_section(summary: RunSummary, page: Page) -> list[Text]:
     fragments = [f"in steps {count(syncs.first_step + 1)} to {count(last)}"]
     if syncs.steps == 0:
         fragments = ["the run ended before one more step"]
-    shown = syncs.calls if page.verbose else syncs.calls[:PLACES_SHOWN]
+    shown = syncs.calls if page.verbose else syncs.calls[:_PLACES_SHOWN]
     fragments += [f"{page.site(call.site)} {counted(call.count, 'wait')} in C++" for call in shown]
     hidden = len(syncs.calls) - len(shown)
     if hidden:
@@ -300,8 +259,6 @@ def found_syncs_section(summary: RunSummary, page: Page) -> list[Text]:
 def syncs_section(summary: RunSummary, page: Page) -> list[Text]:
     """Lines that need a tensor's value at once."""
     ranked = sorted(summary.sync_points, key=SyncPoint.dearest_first)
-    if not ranked:
-        return page.labelled("Syncs", ["none seen"]) if page.verbose else []
     is_merged = waits_are_merged(summary)
     return by_site("Syncs", [_sync(point, page, is_merged=is_merged) for point in ranked], page)
 

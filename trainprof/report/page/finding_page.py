@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from rich.text import Text
 
-from trainprof.analysis.summary.finding import LIKELY, Finding, PassedOver, RuleText, comes_once
+from trainprof.analysis.summary.finding import LIKELY, Finding, RuleText, comes_once
 from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.report.page.findings import why_passed_over
-from trainprof.report.text.gain_words import speedup_words, whole_of
-from trainprof.report.text.layout import Page, written
+from trainprof.report.page.findings import speedup_words, whole_of, why_passed_over
+from trainprof.report.text.layout import BLANK, Page
 from trainprof.report.text.ledger import label_of, parts_of
 from trainprof.report.text.safe_text import with_safe_text
 from trainprof.report.text.units import (
@@ -25,7 +25,6 @@ from trainprof.report.text.units import (
     share_of,
 )
 
-BLANK: Final = (Text(),)
 # From here on a number is told without decimals: three digits have none left.
 _WHOLE_FROM: Final = 100
 # Of the ledger: so many that compute have one name.
@@ -35,87 +34,56 @@ _LOOKED_AT_ENOUGH_STEPS: Final = 100
 _LIKELY_WORDS: Final = "most likely"
 
 
-def render_rule(rule: RuleText, *, width: int, color: bool, unicode: bool = True) -> str:
+def render_rule(rule: RuleText, page: Page) -> str:
     """Returns what a rule means, how it is measured, when it is wrong, and what to do."""
-    page = Page(width=width, unicode=unicode, verbose=True)
-    lines = [Text(rule.id, style="bold"), *_paragraphs(rule.explanation or "", page), *BLANK]
+    lines = [Text(rule.id, style="bold")]
+    for paragraph in (rule.explanation or "").split("\n\n"):
+        lines += [*BLANK, *page.paragraph(" ".join(paragraph.split()))]
+    lines += BLANK
     if rule.thresholds:
         lines.append(Text("Thresholds, changed by --rule NAME=VALUE:"))
     for name, threshold in rule.thresholds.items():
         setting = f"{rule.id}.{name}={threshold.value:g}: {threshold.source}"
         lines += page.paragraph(setting, indent=2)
-    return written(lines, page, color=color)
+    return page.written(lines)
 
 
 def render_why(
-    summary: RunSummary,
-    rule: RuleText,
-    *,
-    width: int,
-    color: bool,
-    unicode: bool = True,
-    settings: Mapping[str, float] | None = None,
+    summary: RunSummary, rule: RuleText, page: Page, settings: Mapping[str, float] | None = None
 ) -> str:
-    """Returns what a run's finding rests on, or why the rule has none there; as `page.render`.
+    """Returns what a run's finding rests on, or why the rule has none there, as a verbose page.
 
     `settings`: thresholds by which the run was judged in place of the usual ones, by "rule.name".
     """
-    summary = with_safe_text(summary)
-    page = Page(width=width, unicode=unicode, verbose=True)
-    looked_for = {
+    summary, page = with_safe_text(summary), replace(page, verbose=True)
+    sought = {
         name: (settings or {}).get(f"{rule.id}.{name}", threshold.value)
         for name, threshold in rule.thresholds.items()
     }
-    finding = next((candidate for candidate in summary.findings if candidate.id == rule.id), None)
-    passed = next(
-        (candidate for candidate in summary.passed_over if candidate.finding.id == rule.id), None
-    )
-    if finding is None and passed is not None:
-        lines = _passed_over(passed, rule, looked_for, page, summary)
-        return written(lines, page, color=color)
+    shown = next((x for x in summary.findings if x.id == rule.id), None)
+    passed = next((x for x in summary.passed_over if x.finding.id == rule.id), None)
+    finding = shown or (passed.finding if passed else None)
     if finding is None:
-        return written(_not_found(summary, rule, looked_for, page), page, color=color)
-    lines = [
-        *page.paragraph(_claim(finding)),
-        *BLANK,
-        *page.labelled("Change", [finding.advice]),
-        *(page.labelled("Mind", finding.cautions, separator="; ") if finding.cautions else []),
-        *_numbers(finding, page),
-        *_from(rule, finding.thresholds, page),
-        *_gain(finding, page, summary),
-        *_steps(finding, rule, page),
-        *page.labelled("Verify", [finding.verify]),
-        *page.command("More", "what it means:", f"trainprof report --explain {finding.id}"),
-    ]
-    return written(lines, page, color=color)
-
-
-def _claim(finding: Finding) -> str:
+        return page.written(_not_found(summary, rule, sought, page))
     at = "" if finding.site is None else f" at {finding.site}"
-    return f"{finding.id}{at}: {finding.title}."
-
-
-def _passed_over(
-    passed: PassedOver,
-    rule: RuleText,
-    looked_for: Mapping[str, float],
-    page: Page,
-    summary: RunSummary,
-) -> list[Text]:
-    finding = passed.finding
-    return [
-        *page.paragraph(_claim(finding)),
-        *page.paragraph(f"It is not told: {why_passed_over(passed)}."),
-        *BLANK,
-        *_numbers(finding, page),
-        *_from(rule, finding.thresholds or looked_for, page),
-        *_gain(finding, page, summary),
-        *page.command("More", "what it means:", f"trainprof report --explain {finding.id}"),
-    ]
+    lines = page.paragraph(f"{finding.id}{at}: {finding.title}.")
+    if shown is None and passed is not None:
+        lines += page.paragraph(f"It is not told: {why_passed_over(passed)}.")
+    lines += BLANK
+    if shown is not None:
+        lines += page.labelled("Change", [shown.advice])
+        lines += page.labelled("Mind", shown.cautions, separator="; ")
+    lines += _numbers(finding, page)
+    lines += _from(rule, finding.thresholds if shown else finding.thresholds or sought, page)
+    lines += _gain(finding, page, summary)
+    if shown is not None:
+        lines += [*_steps(shown, rule, page), *page.labelled("Verify", [shown.verify])]
+    more = f"trainprof report --explain {finding.id}"
+    return page.written([*lines, *page.command("More", "what it means:", more)])
 
 
 def _not_found(
-    summary: RunSummary, rule: RuleText, looked_for: Mapping[str, float], page: Page
+    summary: RunSummary, rule: RuleText, sought: Mapping[str, float], page: Page
 ) -> list[Text]:
     is_judged = summary.verdict.bottleneck != "unknown"
     why = summary.verdict.headline
@@ -127,7 +95,7 @@ def _not_found(
     return [
         *page.paragraph(f"{rule.id} was not found in {summary.run.name}: {why}."),
         *(_spent(summary, rule, page) if is_judged else []),
-        *_from(rule, looked_for, page),
+        *_from(rule, sought, page),
     ]
 
 
@@ -143,27 +111,16 @@ def _spent(summary: RunSummary, rule: RuleText, page: Page) -> list[Text]:
         # What stands in brackets explains a label; here that would meet the shares.
         named = f"{part.label.partition(' (')[0]} {seconds(part.seconds)}"
         fragments.append(f"{named} ({', '.join(known)})" if known else named)
-    return page.labelled("Measured", fragments) if fragments else []
-
-
-def _paragraphs(text: str, page: Page) -> list[Text]:
-    lines: list[Text] = []
-    for paragraph in text.split("\n\n"):
-        lines += [*BLANK, *page.paragraph(" ".join(paragraph.split()))]
-    return lines
+    return page.labelled("Measured", fragments)
 
 
 def _numbers(finding: Finding, page: Page) -> list[Text]:
     fragments = [
         f"{_name(name)} {_figure(name, value)}"
         for name, value in finding.evidence.items()
-        if name != LIKELY and _is_known(value)
+        if name != LIKELY and value not in (None, [], {})
     ]
     return page.labelled("Measured", fragments)
-
-
-def _is_known(value: Any) -> bool:
-    return bool(value) if isinstance(value, (list, dict)) else value is not None
 
 
 def _from(rule: RuleText, thresholds: Mapping[str, float], page: Page) -> list[Text]:
@@ -174,17 +131,14 @@ def _from(rule: RuleText, thresholds: Mapping[str, float], page: Page) -> list[T
         fragments.append(
             f"{_name(name)} up to {figure}" if is_upper else f"{_name(name)} from {figure} on"
         )
-    return page.labelled("Found at", fragments) if fragments else []
+    return page.labelled("Found at", fragments)
 
 
 def _gain(finding: Finding, page: Page, summary: RunSummary) -> list[Text]:
     fragments = [speedup_words(finding, whole_of(summary)) or "not known: only a rerun tells"]
     likely = finding.evidence.get(LIKELY)
-    if (
-        isinstance(likely, (int, float))
-        and not finding.is_at_most
-        and _LIKELY_WORDS not in fragments[0]
-    ):
+    is_apart = not finding.is_at_most and _LIKELY_WORDS not in fragments[0]
+    if isinstance(likely, (int, float)) and is_apart:
         fragments.append(f"{_LIKELY_WORDS} {likely:.2f} x")
     if finding.recoverable_s is not None and not comes_once(finding):
         shown = "this run" if summary.run.part is None else "this part of the run"
@@ -199,7 +153,7 @@ def _steps(finding: Finding, rule: RuleText, page: Page) -> list[Text]:
         f"{seconds(step['part_s'])} of it {part}"
         for step in finding.steps
     ]
-    return page.labelled("Shown by", fragments) if fragments else []
+    return page.labelled("Shown by", fragments)
 
 
 def _part_words(keys: Sequence[str]) -> str:
@@ -207,13 +161,13 @@ def _part_words(keys: Sequence[str]) -> str:
         return "computing"
     if "data_wait" in keys:
         return "waiting for data"
-    *names, last = map(_part, keys) if keys else ("this",)
-    return f"{', '.join(names)} and {last}" if names else last
-
-
-def _part(key: str) -> str:
     # What stands in brackets explains a label.
-    return "Python between its parts" if key == "other" else label_of(key).partition(" (")[0]
+    words = [
+        "Python between its parts" if key == "other" else label_of(key).partition(" (")[0]
+        for key in keys
+    ]
+    *names, last = words or ["this"]
+    return f"{', '.join(names)} and {last}" if names else last
 
 
 def _name(key: str) -> str:
@@ -227,7 +181,7 @@ def _figure(name: str, value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(_entry(name, key, part) for key, part in value.items())
     if isinstance(value, list):
-        return ", ".join(_of_list(item) for item in value)
+        return ", ".join(map(_item, value))
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return NOT_MEASURED if value is None else str(value)
     words = name.split("_")
@@ -237,18 +191,17 @@ def _figure(name: str, value: Any) -> str:
         return seconds(value)
     if "bytes" in words:
         return byte_count(value)
-    return _number(value)
+    is_whole = not is_known(value) or float(value).is_integer()
+    return count(value) if is_whole or abs(value) >= _WHOLE_FROM else f"{value:.3g}"
 
 
-def _of_list(value: Any) -> str:
+def _item(value: Any) -> str:
     """Returns one of several as it is; a change of another loader by its line and arguments."""
     if not isinstance(value, dict):
         return str(value)
     change = value.get("change")
     arguments = change.items() if isinstance(change, dict) else ()
-    return " ".join(
-        [str(value.get("site")), *(f"{key}={argument!r}" for key, argument in arguments)]
-    )
+    return " ".join([str(value.get("site")), *(f"{key}={x!r}" for key, x in arguments)])
 
 
 def _entry(name: str, key: object, value: Any) -> str:
@@ -257,8 +210,3 @@ def _entry(name: str, key: object, value: Any) -> str:
     # Two numbers in a row would be read as one.
     label = f"{key}:" if str(key).isdecimal() else key
     return f"{label} {_figure(name, value)}"
-
-
-def _number(value: float) -> str:
-    is_whole = not is_known(value) or float(value).is_integer()
-    return count(value) if is_whole or abs(value) >= _WHOLE_FROM else f"{value:.3g}"

@@ -1,42 +1,44 @@
-"""What to change: each finding with its gain; what no rule judges; what to run next."""
+"""What to change: each finding with its gain in words; what no rule judges; what to run next."""
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from rich.text import Text
 
 from trainprof.analysis.summary.finding import (
     ALWAYS,
+    BY_SAMPLES,
+    ESTIMATE,
     IN_NOISE,
+    LIKELY,
     MAY_LOSE,
+    MODELLED_WORKERS,
     SYMPTOM,
     WITHOUT_CHANGE,
     Finding,
     PassedOver,
-    RuleTraits,
+    comes_once,
 )
-from trainprof.analysis.summary.levels import LEAST_GAIN, MODERATE_SHARE, MOST_NOISE, pair
+from trainprof.analysis.summary.levels import (
+    LEAST_GAIN,
+    MIN_STEADY_STEPS,
+    MODERATE_SHARE,
+    MOST_NOISE,
+    pair,
+)
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
-from trainprof.report.text.gain_words import (
-    known_range,
-    speedup_in_short,
-    speedup_words,
-    times_words,
-    together_words,
-    whole_of,
-)
 from trainprof.report.text.layout import Page
-from trainprof.report.text.units import counted, percent
+from trainprof.report.text.units import NOT_MEASURED, counted, percent, seconds
 
 FINDINGS_SHOWN: Final = 5
 _MORE: Final = "--verbose"
 _TITLE: Final = "What to change"
-# Times as fast: what may give so much is told however long the page gets, as a warning is.
-_TOLD_FROM: Final = 1.1
+# Times as fast: what may give so much is shown however long the page gets, as a warning is.
+_SHOWN_FROM: Final = 1.1
 # Of a change: on a short page; --why tells all of them.
 _CAUTIONS_SHOWN: Final = 2
 _INDENT: Final = 2
@@ -48,7 +50,7 @@ _MUCH_OF_A_STEP: Final = 0.25
 _COMPUTING: Final = ("forward", "loss", "backward", "recompute")
 # Of a step, or of a device's time: forwards that are computed again are told from here on.
 _RECOMPUTED_FROM: Final = 0.05
-_BETWEEN: Final = ("other",)
+_BETWEEN: Final = "other"
 _LOADING: Final = ("data_wait", "first_batch", "loader_start")
 _FORWARD: Final = "forward"
 _BACKWARD: Final = "backward"
@@ -57,10 +59,13 @@ _PARTS: Final = {
     _FORWARD: ("forward", "loss"),
     _BACKWARD: ("backward", "recompute"),
     "optimizer": ("optimizer", "zero_grad"),
-    _PYTHON: _BETWEEN,
+    _PYTHON: (_BETWEEN,),
 }
-_TIMING: Final = "time each line:"
-_TRYING: Final = "measure that:"
+# From here on what is at most gained is told beside what is likely.
+_APART_TIMES: Final = 1.03
+_BY_MODEL: Final = "a model, not measured"
+_BY_TUNE: Final = ": trainprof tune does"
+_BY_COMPARE: Final = ": trainprof compare of a rerun does"
 
 
 def findings_section(summary: RunSummary, page: Page, room: int | None = None) -> list[Text]:
@@ -70,7 +75,8 @@ def findings_section(summary: RunSummary, page: Page, room: int | None = None) -
     warning with their change and gain.
     """
     if not summary.findings:
-        return _nothing(summary, page)
+        words = nothing_words(summary, page).removeprefix(_TITLE)
+        return page.headed(_TITLE, words, indent=0) if words else []
     shown = summary.findings if page.verbose else summary.findings[:FINDINGS_SHOWN]
     blocks = _blocks(shown, page, whole_of(summary), room)
     lines = [line for block in blocks for line in block]
@@ -92,9 +98,7 @@ def _blocks(shown: Sequence[Finding], page: Page, whole: str, room: int | None) 
         return blocks
     brief = [_shorter(number, finding, page) for number, finding in enumerate(shown, 1)]
     chosen = [blocks[0], *brief[1:]]
-    kept = max(
-        [1, *(number for number, finding in enumerate(shown, 1) if _is_worth_lines(finding))]
-    )
+    kept = max(number for number, x in enumerate(shown, 1) if number == 1 or _is_worth_lines(x))
     used = sum(map(len, chosen[:kept]))
     while kept < len(chosen) and used + len(chosen[kept]) <= room:
         used += len(chosen[kept])
@@ -110,8 +114,7 @@ def _blocks(shown: Sequence[Finding], page: Page, whole: str, room: int | None) 
 
 def _is_worth_lines(finding: Finding) -> bool:
     speedup = known_range(finding.predicted_speedup)
-    is_much = speedup is not None and speedup[1] >= _TOLD_FROM
-    return is_much or finding.severity != "note"
+    return finding.severity != "note" or (speedup is not None and speedup[1] >= _SHOWN_FROM)
 
 
 def why_passed_over(passed: PassedOver) -> str:
@@ -146,18 +149,18 @@ def _in_noise(summary: RunSummary, page: Page, more: str = _MORE) -> str:
 
 def _block(number: int, finding: Finding, page: Page, whole: str) -> list[Text]:
     lines = _opening(number, finding, page)
-    lines += _labelled("Change", finding.advice, page)
+    lines += page.headed("Change", f": {finding.advice}")
     gives = speedup_words(finding, whole)
     if gives:
-        lines += _labelled("Gives", f"{gives}.", page)
+        lines += page.headed("Gives", f": {gives}.")
     for sentence in finding.also:
-        lines += page.paragraph(_sentence(sentence), indent=_INDENT)
+        lines += page.paragraph(f"{sentence[:1].upper()}{sentence[1:]}.", indent=_INDENT)
     return [*lines, *_minds(finding, page)]
 
 
 def _shorter(number: int, finding: Finding, page: Page) -> list[Text]:
     words = "; ".join(filter(None, [finding.advice, speedup_in_short(finding)]))
-    change = _labelled("Change", f"{words}.", page)
+    change = page.headed("Change", f": {words}.")
     return [*_opening(number, finding, page), *change, *_minds(finding, page)]
 
 
@@ -166,41 +169,20 @@ def _minds(finding: Finding, page: Page) -> list[Text]:
     if not page.verbose and len(cautions) > _CAUTIONS_SHOWN:
         hidden = len(cautions) - _CAUTIONS_SHOWN
         cautions = [*cautions[:_CAUTIONS_SHOWN], f"{hidden} more: --why {finding.id}"]
-    return _labelled("Mind", f"{'; '.join(cautions)}.", page) if cautions else []
+    return page.headed("Mind", f": {'; '.join(cautions)}.") if cautions else []
 
 
 def _opening(number: int, finding: Finding, page: Page) -> list[Text]:
     at = f" at {page.site(finding.site)}" if finding.site else ""
-    name = f"{number} {finding.id}"
-    lines = page.paragraph(f"{name}{at}: {finding.title}.", indent=_INDENT)
-    if lines:
-        lines[0] = lines[0][_INDENT:]
-        lines[0].stylize(_STYLES.get(finding.severity, "bold"), 0, len(name))
-    return lines
-
-
-def _labelled(label: str, words: str, page: Page) -> list[Text]:
-    lines = page.paragraph(f"{label}: {words}", indent=_INDENT)
-    if lines:
-        lines[0].stylize("bold", _INDENT, _INDENT + len(label))
-    return lines
-
-
-def _nothing(summary: RunSummary, page: Page) -> list[Text]:
-    words = nothing_words(summary, page)
-    lines = page.paragraph(words) if words else []
-    if lines:
-        lines[0].stylize("bold", 0, len(_TITLE))
-    return lines
+    style = _STYLES.get(finding.severity, "bold")
+    lines = page.headed(f"{number} {finding.id}", f"{at}: {finding.title}.", style=style)
+    return [lines[0][_INDENT:], *lines[1:]]
 
 
 def nothing_words(summary: RunSummary, page: Page, more: str = _MORE) -> str:
-    """Returns that no cause was found, and what no rule judges; "" where it is unknown.
-
-    `more`: how to see what is left out.
-    """
+    """Returns that no cause was found, and what no rule judges; "" where it is unknown."""
     bar = summary.findings_from
-    if bar is None or not is_judged(summary):
+    if bar is None or not _is_judged(summary):
         return ""
     words = f"{_TITLE}: no cause was found that would gain over {percent(bar)}"
     if bar > LEAST_GAIN:
@@ -210,15 +192,10 @@ def nothing_words(summary: RunSummary, page: Page, more: str = _MORE) -> str:
     words += f".{_in_noise(summary, page, more)}"
     if page.verbose:
         words += f" Looked for: {', '.join(summary.rules).replace('_', ' ')}."
-    return words + not_judged(summary)
+    return words + _not_judged(summary)
 
 
-def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}."
-
-
-def is_judged(summary: RunSummary) -> bool:
-    """Whether anybody could tell what is worth changing."""
+def _is_judged(summary: RunSummary) -> bool:
     is_known = summary.findings_from is not None and summary.verdict.bottleneck != "unknown"
     return is_known and summary.training.steady_steps >= MIN_STEADY_STEPS
 
@@ -231,7 +208,9 @@ def beside_findings(summary: RunSummary) -> str:
     step_s = summary.training.per_step_s or {}
     whole_s, traits = sum(step_s.values()), [finding.traits for finding in summary.findings]
     recomputed = _recomputed(summary).strip()
-    if summary.run.is_on_device or whole_s <= 0 or _may_be_any_part(traits):
+    # What takes longer because of a finding may be any part of a step.
+    are_all_judged = any(rule.slows_everything or rule.of_all_parts for rule in traits)
+    if summary.run.is_on_device or whole_s <= 0 or are_all_judged:
         return recomputed
     keys = {key for rule in traits for key in rule.keys}
     left = {
@@ -252,12 +231,7 @@ def beside_findings(summary: RunSummary) -> str:
     return f"Not judged: {'; '.join(large)}. {recomputed}".rstrip() if large else recomputed
 
 
-def _may_be_any_part(traits: Iterable[RuleTraits]) -> bool:
-    """Whether what takes longer because of a finding may be any part of a step."""
-    return any(rule.slows_everything or rule.of_all_parts for rule in traits)
-
-
-def not_judged(summary: RunSummary) -> str:
+def _not_judged(summary: RunSummary) -> str:
     """Returns what no rule looks into, of the step of a run without findings, as sentences."""
     step_s = summary.training.per_step_s or {}
     whole_s = sum(step_s.values())
@@ -266,7 +240,7 @@ def not_judged(summary: RunSummary) -> str:
     if whole_s <= 0:
         return ""
     computing, between = (
-        sum(step_s.get(name, 0.0) for name in names) / whole_s for names in (_COMPUTING, _BETWEEN)
+        sum(step_s.get(key, 0.0) for key in keys) / whole_s for keys in (_COMPUTING, [_BETWEEN])
     )
     # What a loss without a module takes is computing, too.
     loss = min(_loss_s(summary) / whole_s, between)
@@ -325,17 +299,14 @@ def _not_judged_of_device(summary: RunSummary) -> str:
 
 
 def next_commands(summary: RunSummary) -> list[tuple[str, str, str]]:
-    """Returns label, opening and command of what the page's advice is followed up by.
-
-    None of a run that nobody could start again by what is known of it.
-    """
+    """Returns label, opening and command of what the page's advice is followed up by."""
     commands, command = [], shlex.join(summary.run.words_again)
     if not command:
         return []
     if summary.lines is None and _sends_to_lines(summary):
-        commands.append(("Lines", _TIMING, f"trainprof lines {command}"))
+        commands.append(("Lines", "time each line:", f"trainprof lines {command}"))
     if any(finding.is_tried_by_tune for finding in summary.findings):
-        commands.append(("Verify", _TRYING, f"trainprof tune {command}"))
+        commands.append(("Verify", "measure that:", f"trainprof tune {command}"))
     return commands
 
 
@@ -345,11 +316,133 @@ def next_section(summary: RunSummary, page: Page) -> list[Text]:
 
 
 def _sends_to_lines(summary: RunSummary) -> bool:
-    if summary.findings or not is_judged(summary):
-        return any(map(_is_of_lines, summary.findings))
-    return not summary.run.is_on_device and bool(not_judged(summary))
+    if summary.findings or not _is_judged(summary):
+        return any(
+            x.traits.lines == ALWAYS or (x.traits.lines == WITHOUT_CHANGE and not x.change)
+            for x in summary.findings
+        )
+    return not summary.run.is_on_device and bool(_not_judged(summary))
 
 
-def _is_of_lines(finding: Finding) -> bool:
-    lines = finding.traits.lines
-    return lines == ALWAYS or (lines == WITHOUT_CHANGE and not finding.change)
+def whole_of(summary: RunSummary) -> str:
+    """Returns what is shown, as gains are told of it: all of a run, or a part."""
+    return "the run" if summary.run.part is None else "this part of it"
+
+
+def speedup_words(finding: Finding, whole: str = "the run") -> str:
+    """Returns the gain of a change, "" where it is not known; `whole`: what of the run is shown."""
+    steps, run = known_range(finding.predicted_speedup), known_range(finding.run_speedup)
+    if steps is None:
+        return ""
+    if comes_once(finding):
+        return _once(finding)
+    if finding.is_at_most:
+        return _at_most(finding, steps[1], None if run is None else run[1], whole)
+    words = f"{_what(finding)} {_range(steps)} as fast"
+    likely = _likely(finding)
+    if steps[0] < 1 and likely is not None:
+        words += f", most likely {times_words(likely)} x"
+    if run is not None:
+        words += f", {whole} {_range(run)}"
+    by_whom = _by_whom(finding) if finding.change else ""
+    return f"{words} ({_BY_MODEL}{by_whom}{'; it may as well lose' if steps[0] < 1 else ''})"
+
+
+def speedup_in_short(finding: Finding) -> str:
+    """Returns the same in a few words, for a sentence that goes on; "" where it is not known."""
+    steps = known_range(finding.predicted_speedup)
+    if steps is None:
+        return ""
+    if comes_once(finding):
+        return _once(finding)
+    what = _what(finding)
+    if not finding.is_at_most:
+        return f"{what} {_range(steps)} as fast"
+    likely = _likely(finding)
+    if likely is None or _is_modelled(finding):
+        return f"{what} up to about {times_words(steps[1])} x as fast"
+    if finding.traits.gain == ESTIMATE:
+        return f"{what} {_likely_words(likely, steps[1])} as fast"
+    # Were all of it gone: what gets faster by that has no room here.
+    return f"{what} up to {times_words(likely)} x as fast"
+
+
+def together_words(summary: RunSummary) -> str:
+    """Returns what all changes would give at most; "" where it is not known, or one is as good."""
+    lasting = (known_range(x.predicted_speedup) for x in summary.findings if not comes_once(x))
+    alone = max((steps[1] for steps in lasting if steps), default=0.0)
+    times = summary.together
+    if times is None or not math.isfinite(times) or times < (1 + LEAST_GAIN) * alone:
+        return ""
+    return f"All of these together: training up to about {times_words(times)} x as fast."
+
+
+def known_range(speedup: list[float] | None) -> list[float] | None:
+    """Returns how many times as fast, from low to high; None where that is not two numbers."""
+    is_known = speedup is not None and len(speedup) == 2 and all(map(math.isfinite, speedup))
+    return speedup if is_known else None
+
+
+def times_words(times: float, other: float = 0.0) -> str:
+    """Returns a factor as exactly as anybody can mean it, like the one it stands beside."""
+    largest = max(times, other)
+    return f"{times:.2f}" if largest < 2 else f"{times:.1f}" if largest < 20 else f"{times:.0f}"
+
+
+def _at_most(finding: Finding, most: float, run: float | None, whole: str) -> str:
+    what, likely = _what(finding), _likely(finding)
+    if _is_modelled(finding):
+        words = f"{what} up to about {times_words(most)} x as fast"
+        words += "" if run is None else f", {whole} {times_words(run)} x"
+        by_whom = _by_whom(finding) if "num_workers" in finding.change else ""
+        return f"{words} ({_BY_MODEL}{by_whom})"
+    is_apart = likely is not None and most >= _APART_TIMES * likely
+    is_loose = likely is None or finding.traits.gain in (ESTIMATE, BY_SAMPLES)
+    if likely is None or finding.traits.gain == ESTIMATE:
+        words = f"{what} {_likely_words(likely, most)} as fast"
+    else:
+        condition = finding.traits.gain_if or "all of it went"
+        words = f"{what} about {times_words(likely, most)} x as fast if {condition}"
+    if is_apart:
+        rest = "" if is_loose else " (what remains may speed up, too)"
+        words += f", up to about {times_words(most)} x{rest}"
+    if run is not None:
+        words += f"; {whole} {'up to ' if is_apart and is_loose else ''}{times_words(run)} x"
+    return f"{words}; {NOT_MEASURED}{_BY_TUNE if finding.is_tried_by_tune else ''}"
+
+
+def _likely_words(likely: float | None, most: float) -> str:
+    """Returns an estimate; where it is what is at most gained, or none is known, as the most."""
+    if likely is None or most < _APART_TIMES * likely:
+        return f"up to {times_words(most)} x"
+    return f"likely {times_words(likely, most)} x"
+
+
+def _once(finding: Finding) -> str:
+    saved_s = finding.recoverable_s
+    return "" if saved_s is None else f"up to {seconds(saved_s)}, once a run"
+
+
+def _by_whom(finding: Finding) -> str:
+    """Returns what measures the gain of a change."""
+    return _BY_TUNE if finding.is_tried_by_tune else _BY_COMPARE
+
+
+def _is_modelled(finding: Finding) -> bool:
+    return "num_workers" in finding.change or MODELLED_WORKERS in finding.evidence
+
+
+def _likely(finding: Finding) -> float | None:
+    likely = finding.evidence.get(LIKELY)
+    if isinstance(likely, (int, float)) and math.isfinite(likely):
+        return float(likely)
+    return None
+
+
+def _what(finding: Finding) -> str:
+    return "steps" if finding.of_steps else "training"
+
+
+def _range(speedup: list[float]) -> str:
+    low, high = times_words(speedup[0], speedup[1]), times_words(speedup[1])
+    return f"{low} x" if low == high else f"{low} to {high} x"

@@ -7,8 +7,8 @@ from typing import Final
 
 from rich.text import Text
 
-from trainprof.analysis.run.metadata import number_at
 from trainprof.analysis.summary.device import ENERGY_ESTIMATED, Energy, Gpu
+from trainprof.analysis.summary.levels import number_at
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.layout import Column, Page
 from trainprof.report.text.units import (
@@ -22,65 +22,56 @@ from trainprof.report.text.units import (
     three_digits,
 )
 
-GPUS_SHOWN: Final = 4
-
+_GPUS_SHOWN: Final = 4
 # In a cell of a column in which other GPUs have a figure; the verbose page says why.
-NOT_TOLD: Final = "n/a"
-NOT_VISIBLE: Final = "not visible to the script"
+_NOT_KNOWN: Final = "n/a"
+_NOT_VISIBLE: Final = "not visible to the script"
 _ORDER_ASSUMED: Final = "the order of GPUs is assumed: CUDA_DEVICE_ORDER is not PCI_BUS_ID"
-_ESTIMATED: Final = " est."
 
 
-def gpus_section(summary: RunSummary, page: Page, *, is_brief: bool = False) -> list[Text]:
-    """A line for each of the script's GPUs, and what they used together; in brief, for the first.
-
-    Those that the script cannot see are counted alone.
-    """
+def gpus_section(summary: RunSummary, page: Page) -> list[Text]:
+    """A line for each of the script's GPUs, in brief for the first; the others are counted."""
     system = summary.system
     if system is None or not system.gpus:
         return []
     seen = [gpu for gpu in system.gpus if not is_hidden(gpu)]
-    shown = seen[: 1 if is_brief else GPUS_SHOWN]
+    shown = seen[: 1 if page.is_brief else _GPUS_SHOWN]
     more, hidden = len(seen) - len(shown), len(system.gpus) - len(seen)
     notes = [f"and {more} more with --verbose" if more else ""]
-    if not is_brief:
+    if not page.is_brief:
         notes += energy_words(system.energy)
-        notes += [f"{counted(hidden, 'GPU')} {NOT_VISIBLE}" if hidden else ""]
+        notes += [f"{counted(hidden, 'GPU')} {_NOT_VISIBLE}" if hidden else ""]
         notes += [_ORDER_ASSUMED if _may_be_another(seen) else ""]
     lines = page.table(gpu_columns(shown)) if shown else []
-    if not any(notes):
-        return lines
     return lines + page.labelled("" if shown else "GPUs", notes)
 
 
 def gpu_columns(gpus: Sequence[Gpu]) -> list[Column]:
     """Returns the table of GPUs; a column that tells nothing of any of them is left out."""
-    temperatures = [number_at(gpu.temperature_c, "max") for gpu in gpus]
-    watts = [number_at(gpu.power_w, "mean") for gpu in gpus]
     figures = [
         ("memory peak", [_memory_peak(gpu) for gpu in gpus], 0),
-        ("power", [_watts(value) for value in watts], 3),
+        ("power", [_watts(number_at(gpu.power_w, "mean")) for gpu in gpus], 3),
         ("of limit", [_share_of_limit(gpu) for gpu in gpus], 2),
-        ("energy", [_energy_cell(gpu) for gpu in gpus], 5),
-        ("hottest", [_celsius(value) for value in temperatures], 1),
+        ("energy", [_energy(gpu) for gpu in gpus], 5),
+        ("hottest", [_celsius(number_at(gpu.temperature_c, "max")) for gpu in gpus], 1),
     ]
     columns = [
-        Column("GPU", [gpu_name(gpu) for gpu in gpus], is_number=False, gives_way=True),
+        Column("GPU", [_name(gpu) for gpu in gpus], is_number=False, gives_way=True),
         Column("kernel ran", [_busy(gpu) for gpu in gpus]),
     ]
     columns += [
-        Column(header, [cell or NOT_TOLD for cell in cells], dropped=dropped)
+        Column(header, [cell or _NOT_KNOWN for cell in cells], dropped=dropped)
         for header, cells, dropped in figures
         if any(cells)
     ]
     if any(gpu.throttled_share for gpu in gpus):
         shares = [gpu.throttled_share for gpu in gpus]
-        cells = [NOT_TOLD if share is None else percent(share) for share in shares]
+        cells = [_NOT_KNOWN if share is None else percent(share) for share in shares]
         columns.append(Column("throttled", cells, dropped=4))
     return columns
 
 
-def gpu_name(gpu: Gpu) -> str:
+def _name(gpu: Gpu) -> str:
     """Returns a GPU's number as the script sees it, with NVML's where that is another."""
     if gpu.logical_index is None:
         return f"NVML {gpu.index}"
@@ -99,9 +90,8 @@ def energy_words(energy: Energy | None) -> list[str]:
     if energy is None or not is_known(energy.wh):
         return []
     number, rate = len(energy.gpus), energy.samples_per_wh
-    mark = _ESTIMATED if energy.source == ENERGY_ESTIMATED else ""
     return [
-        f"{_watt_hours(energy.wh)}{mark} on {number} GPUs" if number > 1 else "",
+        f"{_watt_hours(energy.wh, energy.source)} on {number} GPUs" if number > 1 else "",
         f"{three_digits(rate)} samples/Wh" if is_known(rate) else "",
     ]
 
@@ -123,13 +113,13 @@ def gpu_details(summary: RunSummary, page: Page) -> list[Text]:
         what = "no more samples" if system.gpus else "none seen"
         lines += page.labelled("GPUs", [f"{what}: {system.gpus_not_observed}"])
     energy = energy_words(system.energy)
-    return lines + (page.labelled("Energy", energy) if any(energy) else [])
+    return lines + page.labelled("Energy", energy)
 
 
 def _identity(gpu: Gpu) -> list[str]:
     sees = {
         True: "visible to the script",
-        False: NOT_VISIBLE,
+        False: _NOT_VISIBLE,
         None: "whether the script sees it is not known",
     }
     others = [process for process in gpu.processes or () if process.get("role") == "other"]
@@ -145,21 +135,23 @@ def _identity(gpu: Gpu) -> list[str]:
 
 
 def _figures(gpu: Gpu) -> list[str]:
-    busy, memory, power = gpu.utilization, gpu.memory_bytes, gpu.power_w
+    busy, power = gpu.utilization, gpu.power_w
+    mean, p50, p95 = (None, None, None) if busy is None else (busy.mean, busy.p50, busy.p95)
     figures = {
-        "some kernel ran: mean": None if busy is None else of_hundred(busy.mean),
-        "p50": None if busy is None else of_hundred(busy.p50),
-        "p95": None if busy is None else of_hundred(busy.p95),
-        "memory at most": _bytes(number_at(memory, "max")),
-        "of": _bytes(gpu.memory_total_bytes),
+        "some kernel ran: mean": of_hundred(mean),
+        "p50": of_hundred(p50),
+        "p95": of_hundred(p95),
+        "memory at most": byte_count(number_at(gpu.memory_bytes, "max")),
+        "of": byte_count(gpu.memory_total_bytes),
         "power mean": _watts(number_at(power, "mean")),
         "max": _watts(number_at(power, "max")),
         "limit": _watts(gpu.power_limit_w),
-        "energy": _energy_cell(gpu),
+        "energy": _energy(gpu),
         "temperature at most": _celsius(number_at(gpu.temperature_c, "max")),
-        "throttled in": percent(gpu.throttled_share) if gpu.throttled_share else None,
+        "throttled in": percent(gpu.throttled_share) if gpu.throttled_share else "",
     }
-    return [f"{name} {figure}" for name, figure in figures.items() if figure]
+    known = {name: text for name, text in figures.items() if text not in ("", NOT_MEASURED)}
+    return [f"{name} {text}" for name, text in known.items()]
 
 
 def _missing(gpu: Gpu) -> list[str]:
@@ -177,7 +169,7 @@ def _busy(gpu: Gpu) -> str:
     if gpu.utilization is not None:
         return of_hundred(gpu.utilization.mean)
     # Of a GPU that is divided NVML never tells it.
-    return f"{NOT_TOLD} (MIG)" if gpu.mig is not None else NOT_MEASURED
+    return f"{_NOT_KNOWN} (MIG)" if gpu.mig is not None else NOT_MEASURED
 
 
 def _memory_peak(gpu: Gpu) -> str:
@@ -193,23 +185,17 @@ def _share_of_limit(gpu: Gpu) -> str:
     return "" if share is None else percent(share)
 
 
-def _energy_cell(gpu: Gpu) -> str:
-    if not is_known(gpu.energy_wh):
-        return ""
-    mark = _ESTIMATED if gpu.energy_source == ENERGY_ESTIMATED else ""
-    return f"{_watt_hours(gpu.energy_wh)}{mark}"
-
-
-def _bytes(value: float | None) -> str:
-    return byte_count(value) if is_known(value) else ""
+def _energy(gpu: Gpu) -> str:
+    return _watt_hours(gpu.energy_wh, gpu.energy_source) if is_known(gpu.energy_wh) else ""
 
 
 def _watts(value: float | None) -> str:
     return f"{value:,.0f} W" if is_known(value) else ""
 
 
-def _watt_hours(value: float) -> str:
-    return f"{three_digits(value)} Wh" if value >= 0.1 else f"{value * 1000:.3g} mWh"
+def _watt_hours(wh: float, source: str | None) -> str:
+    mark = " est." if source == ENERGY_ESTIMATED else ""
+    return f"{three_digits(wh)} Wh{mark}" if wh >= 0.1 else f"{wh * 1000:.3g} mWh{mark}"
 
 
 def _celsius(value: float | None) -> str:

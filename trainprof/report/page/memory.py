@@ -6,11 +6,11 @@ from typing import Final
 
 from rich.text import Text
 
-from trainprof.analysis.run.metadata import number_at
 from trainprof.analysis.summary.device import Device, DeviceMemory, MemoryGrowth, OutOfMemory
+from trainprof.analysis.summary.levels import number_at
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.layout import Page
-from trainprof.report.text.units import byte_count, count, counted, percent, share_of
+from trainprof.report.text.units import byte_count, counted, percent, share_of
 
 # More steps than that are nobody's worry.
 _FAR_OFF: Final = 10_000_000
@@ -19,55 +19,43 @@ _SHM_FULL_SHARE: Final = 0.8
 # Of the machine's.
 _LEAST_FREE_SHARE: Final = 0.03
 # From here on of what the process may take, its peak is worth a line on the short page.
-NEAR_THE_LIMIT: Final = 0.9
+_NEAR_THE_LIMIT: Final = 0.9
 _LABEL: Final = "GPU memory"
 _DEVICE_CELLS: Final = 16
 
 
 def memory_section(summary: RunSummary, page: Page) -> list[Text]:
     """Returns a sentence for each thing, none where memory is nobody's worry."""
-    sentences = memory_sentences(summary)
-    return [line for sentence in sentences for line in page.labelled("Memory", sentence)]
+    return [x for words in memory_sentences(summary) for x in page.labelled("Memory", words)]
 
 
 def memory_sentences(summary: RunSummary) -> list[list[str]]:
     """Returns what is to be known of memory, each in fragments of a sentence."""
-    sentences = [_growing(summary), _shared_memory(summary), _short_of_memory(summary)]
+    grown = summary.memory_growth
+    growing = [] if grown is None else _growing(grown)
+    sentences = [growing, _shared_memory(summary), _short_of_memory(summary)]
     return [sentence for sentence in sentences if sentence]
 
 
-def _growing(summary: RunSummary) -> list[str]:
-    grown = summary.memory_growth
-    if grown is None:
-        return []
+def _growing(grown: MemoryGrowth) -> list[str]:
+    left, lasts = grown.steps_left, ""
+    if left is not None and grown.room_bytes is not None and left <= _FAR_OFF:
+        about = counted(int(float(f"{left:.2g}")), "more step")
+        lasts = f"the {byte_count(grown.room_bytes)} left would last some {about}"
     return [
         f"the training process grew by {byte_count(grown.bytes_per_step)} a step",
         f"from {byte_count(grown.first_bytes)} to {byte_count(grown.last_bytes)} in "
         f"{counted(grown.steps, 'step')}",
-        _how_long(grown),
-        _what_it_may_be(grown),
-    ]
-
-
-def _how_long(grown: MemoryGrowth) -> str:
-    left = grown.steps_left
-    if left is None or grown.room_bytes is None or left > _FAR_OFF:
-        return ""
-    about = counted(int(float(f"{left:.2g}")), "more step")
-    return f"the {byte_count(grown.room_bytes)} left would last some {about}"
-
-
-def _what_it_may_be(grown: MemoryGrowth) -> str:
-    kept = (
+        lasts,
         "something is kept at every step: a list that is only added to, losses or outputs with "
         "their graph (keep loss.item() or x.detach())"
-    )
-    return kept if grown.passes > 1 else f"{kept}, or data that is read in once"
+        + ("" if grown.passes > 1 else ", or data that is read in once"),
+    ]
 
 
 def _shared_memory(summary: RunSummary) -> list[str]:
     memory = summary.system.memory if summary.system else {}
-    used, total = (number_at(memory, "shm_used_bytes", "max"), number_at(memory, "shm_total_bytes"))
+    used, total = number_at(memory, "shm_used_bytes", "max"), number_at(memory, "shm_total_bytes")
     if used is None or not total or used < _SHM_FULL_SHARE * total:
         return []
     return [
@@ -81,10 +69,8 @@ def _shared_memory(summary: RunSummary) -> list[str]:
 def _short_of_memory(summary: RunSummary) -> list[str]:
     """Says that the machine's memory was all but taken; what files have of it can be given back."""
     memory = summary.system.memory if summary.system else {}
-    total, free = (
-        number_at(memory, "host_total_bytes"),
-        number_at(memory, "host_available_bytes", "min"),
-    )
+    total = number_at(memory, "host_total_bytes")
+    free = number_at(memory, "host_available_bytes", "min")
     if not total or free is None or free >= _LEAST_FREE_SHARE * total:
         return []
     return [
@@ -95,24 +81,19 @@ def _short_of_memory(summary: RunSummary) -> list[str]:
 
 def device_memory_section(summary: RunSummary, page: Page) -> list[Text]:
     """A line for each device whose memory nearly ran out, grew, or had to be given back."""
-    sentences = []
+    rows = []
     for device in summary.devices or ():
         words = [] if device.memory is None else _what_matters(device.memory)
         if words:
-            sentences.append(
-                [f"{page.shortened(device.name, _DEVICE_CELLS)} {words[0]}", *words[1:]]
-            )
-    return _labelled(sentences, page)
+            rows.append([f"{page.shortened(device.name, _DEVICE_CELLS)} {words[0]}", *words[1:]])
+    return page.labelled_rows(_LABEL, rows)
 
 
 def device_memory_details(summary: RunSummary, page: Page) -> list[Text]:
     """Every figure of every device."""
-    devices = [
-        _every_figure(device, device.memory)
-        for device in summary.devices or ()
-        if device.memory is not None
-    ]
-    return _labelled(devices, page)
+    devices = summary.devices or ()
+    rows = [_every_figure(device, device.memory) for device in devices if device.memory]
+    return page.labelled_rows(_LABEL, rows)
 
 
 def ran_out(lack: OutOfMemory) -> str:
@@ -130,23 +111,11 @@ def ran_out(lack: OutOfMemory) -> str:
     return f"{', '.join(fragments)}."
 
 
-def _labelled(devices: list[list[str]], page: Page) -> list[Text]:
-    return [
-        line
-        for number, words in enumerate(devices)
-        for line in page.labelled("" if number else _LABEL, words)
-    ]
-
-
 def _what_matters(memory: DeviceMemory) -> list[str]:
     share = share_of(memory.peak_reserved_bytes, memory.limit_bytes)
-    is_near = share is not None and share >= NEAR_THE_LIMIT
+    is_near = share is not None and share >= _NEAR_THE_LIMIT
     words = [_reserved(memory) if is_near else "", _growth(memory) if memory.is_growing else ""]
-    if memory.retries:
-        words.append(_retries(memory.retries))
-    if memory.out_of_memory_errors:
-        words.append(_errors(memory.out_of_memory_errors))
-    return [word for word in words if word]
+    return [word for word in (*words, *_failures(memory)) if word]
 
 
 def _every_figure(device: Device, memory: DeviceMemory) -> list[str]:
@@ -160,9 +129,7 @@ def _every_figure(device: Device, memory: DeviceMemory) -> list[str]:
     if memory.is_growing is not None:
         steps = counted(memory.growth_steps or 0, "step")
         words.append(_growth(memory) if memory.is_growing else f"no growth over {steps}")
-    words.append(_retries(memory.retries) if memory.retries else "")
-    words.append(_errors(memory.out_of_memory_errors) if memory.out_of_memory_errors else "")
-    return words
+    return [*words, *_failures(memory)]
 
 
 def _reserved(memory: DeviceMemory) -> str:
@@ -181,9 +148,11 @@ def _growth(memory: DeviceMemory) -> str:
     )
 
 
-def _retries(retries: int) -> str:
-    return f"{counted(retries, 'allocation')} succeeded only after torch gave back what it kept"
-
-
-def _errors(errors: int) -> str:
-    return f"{count(errors)} out-of-memory {'error' if errors == 1 else 'errors'}"
+def _failures(memory: DeviceMemory) -> list[str]:
+    words = []
+    if memory.retries:
+        retried = counted(memory.retries, "allocation")
+        words.append(f"{retried} succeeded only after torch gave back what it kept")
+    if memory.out_of_memory_errors:
+        words.append(counted(memory.out_of_memory_errors, "out-of-memory error"))
+    return words

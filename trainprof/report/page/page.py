@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from trainprof.analysis.run.missing import RECORDING_STOPPED
-from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.analysis.summary.run_summary import RECORDING_STOPPED, RunSummary
 from trainprof.report import tune
-from trainprof.report.page import details, sections
-from trainprof.report.page.device import (
-    devices_section,
-    found_syncs_section,
-    idle_section,
-    syncs_section,
-    transfers_section,
-)
+from trainprof.report.page import details, device, memory, sections
 from trainprof.report.page.findings import findings_section, next_section
 from trainprof.report.page.gpu import gpu_details, gpus_section
 from trainprof.report.page.loading import loader_details, loading_section, wanted_lines
-from trainprof.report.page.memory import (
-    device_memory_details,
-    device_memory_section,
-    memory_section,
-    ran_out,
-)
-from trainprof.report.page.sections import hot_lines_section, lines_section
 from trainprof.report.text.ending import (
     cause,
     ending,
@@ -38,7 +24,7 @@ from trainprof.report.text.ending import (
     progress,
     standstill,
 )
-from trainprof.report.text.layout import GAP_CELLS, Page, written
+from trainprof.report.text.layout import BLANK, GAP_CELLS, Page
 from trainprof.report.text.ledger import (
     FRAME_LINES,
     LOADING_KEYS,
@@ -50,14 +36,13 @@ from trainprof.report.text.ledger import (
 from trainprof.report.text.safe_text import clip_start, with_safe_text
 
 # What matters fits a small terminal: small rows of the ledger are folded, then sections left out.
-SHORT_PAGE_LINES: Final = 30
-PAGE_CELLS: Final = 80
-LEDGER_ROWS_AT_MOST: Final = 9
+_SHORT_PAGE_LINES: Final = 30
+_PAGE_CELLS: Final = 80
+_LEDGER_ROWS_AT_MOST: Final = 9
 # Sentences that hold somebody else's words are cut here; the verbose page has them whole.
 _ENDING_CELLS: Final = 160
 _HEADLINE_CELLS: Final = 240
 _SHORTEST_SITE: Final = 20
-BLANK: Final = (Text(),)
 
 Section = Callable[[RunSummary, Page], list[Text]]
 
@@ -73,98 +58,53 @@ _BOTTLENECK_KEYS: Final = {
     "startup": ("startup",),
 }
 
-_BOTTLENECK_SECTIONS: Final[Mapping[str, Section]] = {
-    "transfer": transfers_section,
-    "sync": syncs_section,
-}
 
-
-def render(
-    summary: RunSummary, *, width: int, color: bool, unicode: bool = True, verbose: bool = False
-) -> str:
+def render(summary: RunSummary, page: Page) -> str:
     """Returns the run as a page of text, each line ended by a newline.
 
-    Unless `verbose`, about 30 lines of 80 cells, more where findings worth a change take them. No
-    line is wider than `width`, but for a command to copy. Without `color` no escape is in it;
-    `unicode=False`: ASCII only.
+    Unless verbose, about 30 lines of 80 cells, more where findings worth a change take them. No
+    line is wider than the page, but for a command to copy.
     """
     if summary.tuning is not None:
-        return tune.render_page(summary, width=width, color=color, unicode=unicode, verbose=verbose)
+        return tune.render_page(summary, page)
     summary = with_safe_text(summary)
-    page = Page(width=width, unicode=unicode, verbose=verbose)
-    if summary.hung is not None and not (summary.training.steps or verbose):
+    if summary.hung is not None and not (summary.training.steps or page.verbose):
         below = [*next_section(summary, page), *_saved(summary, page)]
-        return written([*_ending(summary, page), *BLANK, *below], page, color=color)
+        return page.written([*_ending(summary, page), *BLANK, *below])
     above = [*_ending(summary, page), *BLANK, *_headline(summary, page), *BLANK]
     # A narrower page gets as many more lines as its lines are shorter.
-    budget = SHORT_PAGE_LINES * PAGE_CELLS // min(max(page.width, 1), PAGE_CELLS)
+    budget = _SHORT_PAGE_LINES * _PAGE_CELLS // min(max(page.width, 1), _PAGE_CELLS)
     room = budget - len(above) - FRAME_LINES - len(BLANK)
-    findings = findings_section(summary, page, None if verbose else room * 2 // 3)
-    room -= len(findings) + (len(BLANK) if findings else 0)
+    findings = findings_section(summary, page, None if page.verbose else room * 2 // 3)
+    findings += BLANK if findings else ()
+    room -= len(findings)
     # In addition to those lines: it stands for what on a CPU the ledger tells alone.
-    idle = idle_section(summary, page)
+    idle = device.idle_section(summary, page)
     above += [*idle, *BLANK] if idle else []
-    hot = hot_lines_section(summary, page)
+    hot = sections.hot_lines_section(summary, page)
     room -= len(hot)
     min_rows = rows_that_matter(summary)
-    below = (
-        _verbose_sections(summary, page)
-        if verbose
-        else _short_sections(summary, page, room - min_rows)
-    )
-    max_rows = max(min(room - len(below), LEDGER_ROWS_AT_MOST), min_rows)
+    if page.verbose:
+        below = _verbose_sections(summary, page)
+    else:
+        below = _short_sections(summary, page, room - min_rows)
+    max_rows = max(min(room - len(below), _LEDGER_ROWS_AT_MOST), min_rows)
     ledger = _ledger(summary, page, max_rows)
-    shown_findings = [*findings, *BLANK] if findings else []
-    return written([*above, *ledger, *hot, *BLANK, *shown_findings, *below], page, color=color)
+    return page.written([*above, *ledger, *hot, *BLANK, *findings, *below])
 
 
-def opening(summary: RunSummary, *, width: int, color: bool, unicode: bool = True) -> str:
+def opening(summary: RunSummary, page: Page) -> str:
     """Returns the page's first lines alone: how the run ended and how far it got."""
-    page = Page(width=width, unicode=unicode, verbose=False)
-    return written(_ending(with_safe_text(summary), page), page, color=color)
+    return page.written(_ending(with_safe_text(summary), page))
 
 
 def _short_sections(summary: RunSummary, page: Page, room: int) -> list[Text]:
-    below: dict[Section, list[Text]] = {
-        section: section(summary, page)
-        for section in (
-            sections.steps_section,
-            sections.epochs_section,
-            sections.loaders_section,
-            transfers_section,
-            syncs_section,
-            found_syncs_section,
-            sections.compiled_section,
-            sections.collectives_section,
-            sections.unshared_section,
-            devices_section,
-            device_memory_section,
-            memory_section,
-            sections.system_section,
-            sections.shared_section,
-            gpus_section,
-            sections.closing_section,
-            next_section,
-            _saved,
-            lines_section,
-        )
-    }
+    below = {section: section(summary, page) for section in _SHORT_PAGE}
     loading = wanted_lines(summary, page)
-    shorter: dict[Section, Callable[[], list[Text]]] = {
-        syncs_section: list,
-        transfers_section: list,
-        sections.system_section: list,
-        gpus_section: lambda: gpus_section(summary, page, is_brief=True),
-        sections.epochs_section: lambda: sections.epochs_section(summary, page, at_most=1),
-        sections.steps_section: lambda: sections.steps_section(summary, page, with_worst=False),
-        sections.closing_section: lambda: sections.closing_section(summary, page, with_cost=False),
-    }
-    named = _BOTTLENECK_SECTIONS.get(summary.verdict.bottleneck)
-    if named is not None:
-        del shorter[named]
-    for spared, written_shorter in shorter.items():
-        if _count(below) + loading > room:
-            below[spared] = written_shorter()
+    brief, kept = replace(page, is_brief=True), _BOTTLENECK_SECTIONS.get(summary.verdict.bottleneck)
+    for section in _GIVING_WAY:
+        if section is not kept and _count(below) + loading > room:
+            below[section] = section(summary, brief)
     below[sections.loaders_section] += loading_section(summary, page, room - _count(below))
     return [line for lines in below.values() for line in lines]
 
@@ -174,25 +114,8 @@ def _count(lines: Mapping[Section, Sequence[Text]]) -> int:
 
 
 def _verbose_sections(summary: RunSummary, page: Page) -> list[Text]:
-    groups = (
-        (details.phase_details, sections.steps_section, details.step_details),
-        (details.training_details, sections.epochs_section),
-        (sections.loaders_section, loader_details),
-        (
-            *(transfers_section, syncs_section, found_syncs_section),
-            sections.compiled_section,
-            sections.collectives_section,
-            sections.unshared_section,
-            *(devices_section, device_memory_details),
-        ),
-        (
-            *(memory_section, sections.system_section, sections.shared_section),
-            *(details.system_details, gpu_details, details.rank_details),
-        ),
-        (details.command_details, sections.closing_section, next_section, _saved, lines_section),
-    )
     lines: list[Text] = []
-    for group in groups:
+    for group in _VERBOSE_PAGE:
         lines += [line for section in group for line in section(summary, page)]
         lines += BLANK
     return lines[: -len(BLANK)]
@@ -203,7 +126,7 @@ def _ending(summary: RunSummary, page: Page) -> list[Text]:
     reason = cause(summary)
     if reason is None:
         first, *others = progress(summary)
-        lines = page.sentence([f"{opening}: {first}", *others])
+        lines = page.sentences([[f"{opening}: {first}", *others]])
     else:
         lines = page.paragraph(f"{opening}: {page.shortened(reason, _ENDING_CELLS)}")
         lines += page.paragraph(f"It got through {', '.join(progress(summary))}.", indent=2)
@@ -212,7 +135,7 @@ def _ending(summary: RunSummary, page: Page) -> list[Text]:
             note = f"{fault}. What follows covers the time until then."
             lines += page.paragraph(note[0].upper() + note[1:], indent=2)
     if summary.out_of_memory is not None:
-        lines += page.paragraph(ran_out(summary.out_of_memory), indent=2)
+        lines += page.paragraph(memory.ran_out(summary.out_of_memory), indent=2)
     if is_memory_death(summary):
         for sentence in memory_before_the_end(summary):
             lines += page.paragraph(sentence, indent=2)
@@ -275,3 +198,45 @@ def _saved(summary: RunSummary, page: Page) -> list[Text]:
         return page.labelled("Saved", ["nowhere: no run directory"])
     command = f"trainprof report {shlex.quote(directory)}"
     return page.command("Saved", "see it again:", command)
+
+
+_DEVICES: Final = (device.transfers_section, device.syncs_section, device.found_syncs_section)
+_CALLS: Final = (
+    sections.compiled_section,
+    sections.collectives_section,
+    sections.unshared_section,
+    device.devices_section,
+)
+_SYSTEM: Final = (memory.memory_section, sections.system_section, sections.shared_section)
+_SHORT_PAGE: Final[tuple[Section, ...]] = (
+    *(sections.steps_section, sections.epochs_section, sections.loaders_section),
+    *(*_DEVICES, *_CALLS, memory.device_memory_section),
+    *(*_SYSTEM, gpus_section),
+    *(sections.closing_section, next_section, _saved, sections.lines_section),
+)
+# Where room is short, what matters least first; but for the section of the bottleneck.
+_GIVING_WAY: Final[tuple[Section, ...]] = (
+    device.syncs_section,
+    device.transfers_section,
+    sections.system_section,
+    gpus_section,
+    sections.epochs_section,
+    sections.steps_section,
+    sections.closing_section,
+)
+_BOTTLENECK_SECTIONS: Final[Mapping[str, Section]] = {
+    "transfer": device.transfers_section,
+    "sync": device.syncs_section,
+}
+# In groups with a blank line between them.
+_VERBOSE_PAGE: Final[tuple[tuple[Section, ...], ...]] = (
+    (details.phase_details, sections.steps_section, details.step_details),
+    (details.training_details, sections.epochs_section),
+    (sections.loaders_section, loader_details),
+    (*_DEVICES, *_CALLS, memory.device_memory_details),
+    (*_SYSTEM, details.system_details, gpu_details, details.rank_details),
+    (
+        *(details.command_details, sections.closing_section, next_section, _saved),
+        sections.lines_section,
+    ),
+)

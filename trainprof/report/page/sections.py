@@ -11,14 +11,11 @@ from typing import Final
 
 from rich.text import Text
 
-from trainprof.analysis.machine.free_cores import shared_cpu
-from trainprof.analysis.run.metadata import number_at
 from trainprof.analysis.summary.code import Collective, Compilation, HottestLine, UnsharedData
-from trainprof.analysis.summary.levels import MODERATE_SHARE
+from trainprof.analysis.summary.levels import MIN_EXCESS_NS, MIN_RATIO, MODERATE_SHARE, number_at
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import COSTLY_RECORDING, Epoch, Outlier, Statistics
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.timeline.steady_state import MIN_EXCESS_NS, MIN_RATIO
 from trainprof.report.line_page import cost_in_short
 from trainprof.report.text.layout import LABEL_CELLS, Column, Page
 from trainprof.report.text.ledger import label_of
@@ -32,12 +29,12 @@ from trainprof.report.text.units import (
     share_of,
 )
 
-EPOCHS_SHOWN: Final = 2
+_EPOCHS_SHOWN: Final = 2
 # The longest of them over the shortest: up to that one line tells of all.
 _EVEN_EPOCHS: Final = 1.25
-LOADERS_SHOWN: Final = 3
+_LOADERS_SHOWN: Final = 3
 
-STEP_SOURCES: Final = {
+_STEP_SOURCES: Final = {
     "backward": "counted by backward passes, no optimizer step was seen",
     "batches": "counted by batches, neither optimizer steps nor backward passes were seen",
     "none": "no optimizer step was seen",
@@ -61,21 +58,19 @@ _FIELDS: Final = {
 }
 # Not worth a line of a short page.
 _HARDLY_MISSED: Final = ("training.samples",)
-# Of the run, or of an epoch: less of it stands on the verbose page alone.
-SHOWN_FROM_SHARE: Final = 0.05
-# What looks took in all; less is not worth a word.
-_LOOKS_TOLD_S: Final = 1e-3
-_SHOWN_LINES: Final = 3
-# Of a step, at least.
+# Of the run, an epoch or a step: less of it stands on the verbose page alone.
 _SHOWN_FROM_SHARE: Final = 0.05
+# What stack samples took in all; less is not worth a word.
+_SAMPLED_FROM_S: Final = 1e-3
+_SHOWN_LINES: Final = 3
 # Of a step: a narrower interval is shown as its middle.
 _NARROW: Final = 0.05
 
 
-def steps_section(summary: RunSummary, page: Page, *, with_worst: bool = True) -> list[Text]:
+def steps_section(summary: RunSummary, page: Page) -> list[Text]:
     """Typical and slow steps, warm-up apart, and which outlier was the worst."""
     training = summary.training
-    source = STEP_SOURCES.get(training.step_source, "")
+    source = _STEP_SOURCES.get(training.step_source, "")
     step = training.step_s
     if step is None:
         return page.labelled("Steps", [why_not_measured(summary, "training.step_s"), source])
@@ -88,21 +83,17 @@ def steps_section(summary: RunSummary, page: Page, *, with_worst: bool = True) -
         f"{counted(training.steady_steps, 'steady step')}{after}",
         source,
     ]
-    outliers = _outliers(summary, step, with_worst=with_worst)
-    return page.labelled("Steps", [*typical, *outliers])
+    return page.labelled("Steps", [*typical, *_outliers(summary, step, page)])
 
 
-def epochs_section(summary: RunSummary, page: Page, at_most: int = EPOCHS_SHOWN) -> list[Text]:
-    """The first epochs and the mean of the others, evaluation passes on a line of their own.
-
-    On the short page one line for all that are as long as each other, where they hardly wait or to
-    save room.
-    """
+def epochs_section(summary: RunSummary, page: Page) -> list[Text]:
+    """The first epochs and the mean of the others, evaluation passes on a line of their own."""
+    at_most = 1 if page.is_brief else _EPOCHS_SHOWN
     epochs = [epoch for epoch in summary.epochs if epoch.stage == "training"]
-    is_brief = at_most < EPOCHS_SHOWN or not _is_each_told(epochs, summary)
-    is_one_line = is_brief and _are_even(epochs) and not page.verbose
+    is_one_line = page.is_brief or not _is_each_shown(epochs, summary)
+    is_one_line = is_one_line and _are_even(epochs) and not page.verbose
     others = [epoch for epoch in summary.epochs if epoch.stage not in ("training", "evaluation")]
-    has_mean = len(epochs) > EPOCHS_SHOWN and not is_one_line
+    has_mean = len(epochs) > _EPOCHS_SHOWN and not is_one_line
     shown = epochs[:at_most] if has_mean and not page.verbose else epochs
     sentences = [_epoch(f"Epoch {epoch.index + 1} took", [epoch]) for epoch in shown]
     if is_one_line:
@@ -120,41 +111,38 @@ def epochs_section(summary: RunSummary, page: Page, at_most: int = EPOCHS_SHOWN)
         sentences += [_epoch(f"Other pass {epoch.index + 1} took", [epoch]) for epoch in others]
     if sentences and any(epoch.slow_batches for epoch in epochs):
         sentences[-1].append(f"slow = waited over {seconds(summary.wait_threshold_s)}")
-    lines = [line for sentence in sentences for line in page.sentence(sentence)]
-    return lines + _evaluation(summary, page)
+    return page.sentences(sentences) + _evaluation(summary, page)
 
 
 def loaders_section(summary: RunSummary, page: Page) -> list[Text]:
     """One row per loader: where it was built, what for, and how long training waited for it."""
     if not summary.loaders:
         return page.labelled("Loaders", ["no DataLoader was seen"])
-    shown = summary.loaders if page.verbose else summary.loaders[:LOADERS_SHOWN]
+    shown = summary.loaders if page.verbose else summary.loaders[:_LOADERS_SHOWN]
     lines = page.table(_loader_columns(shown))
     hidden = len(summary.loaders) - len(shown)
     return lines + (page.paragraph(f"and {hidden} more", indent=2) if hidden else [])
 
 
 def compiled_section(summary: RunSummary, page: Page) -> list[Text]:
-    """What torch.compile took, by the line that called it; on the short page only where it is much.
-
-    It lies inside other rows of the ledger, as a rule in forward and backward.
-    """
-    compilations = summary.compilations
-    share = sum(compilation.seconds for compilation in compilations) / max(summary.run.wall_s, 1e-9)
-    if not compilations or (share < SHOWN_FROM_SHARE and not page.verbose):
+    """What torch.compile took, by the line that called it, within other rows of the ledger."""
+    if not _is_much(summary.compilations, summary, page):
         return []
-    return by_site(
-        "Compiled", [_compilation(compilation, page) for compilation in compilations], page
-    )
+    return by_site("Compiled", [_compilation(x, page) for x in summary.compilations], page)
 
 
 def collectives_section(summary: RunSummary, page: Page) -> list[Text]:
     """Calls of torch.distributed by line; on the short page only where they are much."""
-    collectives = summary.collectives
-    share = sum(call.seconds for call in collectives) / max(summary.run.wall_s, 1e-9)
-    if not collectives or (share < SHOWN_FROM_SHARE and not page.verbose):
+    if not _is_much(summary.collectives, summary, page):
         return []
-    return by_site("Ranks", [_collective(call, page) for call in collectives], page)
+    return by_site("Ranks", [_collective(call, page) for call in summary.collectives], page)
+
+
+def _is_much(
+    calls: Sequence[Compilation] | Sequence[Collective], summary: RunSummary, page: Page
+) -> bool:
+    share = sum(call.seconds for call in calls) / max(summary.run.wall_s, 1e-9)
+    return bool(calls) and (share >= _SHOWN_FROM_SHARE or page.verbose)
 
 
 def unshared_section(summary: RunSummary, page: Page) -> list[Text]:
@@ -176,6 +164,8 @@ def unshared(loader: UnsharedData) -> str:
 
 def system_section(summary: RunSummary, page: Page) -> list[Text]:
     """The machine during the run: CPU and memory of the script and its children."""
+    if page.is_brief:
+        return []
     system = summary.system
     if system is None:
         return page.labelled("System", [why_not_measured(summary, "system")])
@@ -188,80 +178,64 @@ def system_section(summary: RunSummary, page: Page) -> list[Text]:
 
 def shared_section(summary: RunSummary, page: Page) -> list[Text]:
     """That other programs took much of the CPU, or another thread the interpreter."""
-    programs, threads = taken_by_others(summary), worked_beside(summary)
-    lines = [] if programs is None else page.labelled("Shared", [programs])
-    return [*lines, *([] if threads is None else page.labelled("Threads", [threads]))]
+    shared = (("Shared", taken_by_others(summary)), ("Threads", worked_beside(summary)))
+    return [line for label, words in shared if words for line in page.labelled(label, [words])]
 
 
-def worked_beside(summary: RunSummary) -> str | None:
-    """Says that another thread of the process was often met at work; None where none was."""
+def worked_beside(summary: RunSummary) -> str:
+    """Says that another thread of the process was often met at work; "" where none was."""
     share = summary.beside_share
     if share is None or share < MODERATE_SHARE:
-        return None
+        return ""
     return (
         f"another thread of the script's was at work in {percent(share)} of the looks at training: "
         "where it runs Python code, training waits for it"
     )
 
 
-def taken_by_others(summary: RunSummary) -> str | None:
-    """Says that nothing told is what it would be on a machine of one's own; None where it is."""
-    cpu = None if summary.system is None else shared_cpu(summary.system.cpu)
+def taken_by_others(summary: RunSummary) -> str:
+    """Says that nothing is what it would be on a machine of one's own; "" where it is."""
+    cpu = None if summary.system is None else summary.system.shared_cpu
     if cpu is None or not cpu.is_disturbed:
-        return None
+        return ""
     taken = f"other programs kept {cpu.others_share * cpu.cores:.1f} of {cpu.cores} cores busy"
     return f"{taken}: alone, steps would be shorter and more even"
 
 
-def closing_section(summary: RunSummary, page: Page, *, with_cost: bool = True) -> list[Text]:
+def closing_section(summary: RunSummary, page: Page) -> list[Text]:
     """What trainprof took, and what it could not see."""
-    if not with_cost:
+    if page.is_brief:
         return _not_seen(summary, page)
     overhead = summary.overhead
-    looks_s = overhead.looks_s or 0.0
-    looked = [f"{seconds(looks_s)} in all for looks"] if looks_s >= _LOOKS_TOLD_S else []
-    cost = [_own_cost(overhead.per_step_us, overhead.share), *looked]
+    cost = [_own_cost(overhead.per_step_us, overhead.share)]
     if page.verbose:
-        looked = [f"{sampled} at loaders and some steps" for sampled in looked]
-        recorded = f"{counted(overhead.events, 'event')} ({byte_count(overhead.bytes)})"
-        cost = [recorded, *cost[:1], *looked]
+        cost.insert(0, f"{counted(overhead.events, 'event')} ({byte_count(overhead.bytes)})")
+    if (overhead.looks_s or 0.0) >= _SAMPLED_FROM_S:
+        of = " at loaders and some steps" if page.verbose else ""
+        cost.append(f"{seconds(overhead.looks_s)} in all for looks{of}")
     return [*page.labelled("trainprof", cost), *_not_seen(summary, page)]
 
 
 def price_of_measuring(summary: RunSummary) -> str | None:
     """Returns what a trial, --cuda-sync or very many events did to the run, None of little."""
-    prices = [_of_trial(summary), _price_of_synchronizing(summary), _price_of_recording(summary)]
-    return " ".join(filter(None, prices)) or None
-
-
-def _of_trial(summary: RunSummary) -> str | None:
-    step = summary.training.free_from_step
-    if step is None:
-        return None
-    return (
-        f"A trial of trainprof tune: from step {count(step + 1)} on its batches cost nothing, and "
-        "what is told of loading is of the steps before."
-    )
-
-
-def _price_of_recording(summary: RunSummary) -> str | None:
-    share = summary.overhead.share
-    if share is None or share < COSTLY_RECORDING:
-        return None
-    return (
-        f"Recording took about {percent(share)} of a step: without trainprof, training is faster."
-    )
-
-
-def _price_of_synchronizing(summary: RunSummary) -> str | None:
-    overhead, wall_s = summary.overhead, summary.run.wall_s
-    if overhead.synchronized_s is None or overhead.synchronizations is None:
-        return None
-    share = f" ({percent(overhead.synchronized_s / wall_s)} of the run)" if wall_s > 0 else ""
-    return (
-        f"The device was waited for {counted(overhead.synchronizations, 'time')}, "
-        f"{seconds(overhead.synchronized_s)} in all{share}: at most so much was added."
-    )
+    overhead, free_from = summary.overhead, summary.training.free_from_step
+    prices = []
+    if free_from is not None:
+        prices.append(
+            f"A trial of trainprof tune: from step {count(free_from + 1)} on its batches cost "
+            "nothing, and what is told of loading is of the steps before."
+        )
+    if overhead.synchronized_s is not None and overhead.synchronizations is not None:
+        share = share_of(overhead.synchronized_s, summary.run.wall_s)
+        of_run = "" if share is None else f" ({percent(share)} of the run)"
+        prices.append(
+            f"The device was waited for {counted(overhead.synchronizations, 'time')}, "
+            f"{seconds(overhead.synchronized_s)} in all{of_run}: at most so much was added."
+        )
+    if overhead.share is not None and overhead.share >= COSTLY_RECORDING:
+        took = f"Recording took about {percent(overhead.share)} of a step"
+        prices.append(f"{took}: without trainprof, training is faster.")
+    return " ".join(prices) or None
 
 
 def why_not_measured(summary: RunSummary, field: str) -> str:
@@ -278,21 +252,21 @@ def outlier_sentence(outlier: Outlier) -> str:
     )
 
 
-def _outliers(summary: RunSummary, step: Statistics, *, with_worst: bool) -> list[str]:
+def _outliers(summary: RunSummary, step: Statistics, page: Page) -> list[str]:
     outliers = summary.outliers
     if not outliers:
         is_even = step.max < max(MIN_RATIO * step.p50, step.p50 + MIN_EXCESS_NS / 1e9)
         return ["no outliers (2 x median)" if is_even else "too uneven to name outliers"]
     worst = max(outliers, key=lambda outlier: outlier.seconds)
     if len(outliers) == 1:
-        which = f": {outlier_sentence(worst)}" if with_worst else ""
+        which = "" if page.is_brief else f": {outlier_sentence(worst)}"
         return [f"1 outlier (2 x median){which}"]
     apart = f" {count(worst.every)} steps apart" if worst.every else ""
     many = f"{counted(summary.outliers_in_all, 'outlier')} (2 x median){apart}"
-    return [many, f"worst: {outlier_sentence(worst)}"] if with_worst else [many]
+    return [many] if page.is_brief else [many, f"worst: {outlier_sentence(worst)}"]
 
 
-def _is_each_told(epochs: Sequence[Epoch], summary: RunSummary) -> bool:
+def _is_each_shown(epochs: Sequence[Epoch], summary: RunSummary) -> bool:
     """Whether epochs may matter, each by itself: where loading does."""
     is_data_bound = summary.verdict.bottleneck == "data" or summary.verdict.level == "moderately"
     return is_data_bound or any(epoch.slow_batches for epoch in epochs)
@@ -313,7 +287,7 @@ def _epoch(opening: str, epochs: Sequence[Epoch]) -> list[str]:
     batches = sum(epoch.iterations for epoch in epochs) / n
     slow = sum(epoch.slow_batches for epoch in epochs) / n
     start_s = sum(epoch.loader_start_s for epoch in epochs) / n
-    is_late = start_s >= SHOWN_FROM_SHARE * took_s
+    is_late = start_s >= _SHOWN_FROM_SHARE * took_s
     return [
         f"{opening} {seconds(took_s)}",
         f"waiting for data {seconds(wait_s)} ({percent(share_of(wait_s, took_s))})",
@@ -331,9 +305,8 @@ def _evaluation(summary: RunSummary, page: Page) -> list[Text]:
     if not evaluation.passes and not evaluation.seconds:
         return []
     wait_s = evaluation.waited_s
-    fragments = [
-        f"{counted(evaluation.passes, 'pass', 'passes')} took {seconds(evaluation.seconds)}"
-    ]
+    passes = counted(evaluation.passes, "pass", "passes")
+    fragments = [f"{passes} took {seconds(evaluation.seconds)}"]
     if evaluation.iterations or wait_s:
         fragments += [
             f"waiting for data {seconds(wait_s)} ({percent(share_of(wait_s, evaluation.seconds))})",
@@ -342,11 +315,9 @@ def _evaluation(summary: RunSummary, page: Page) -> list[Text]:
     else:  # its batches are the script's own
         fragments.append("without a loader")
     if page.verbose:
-        passes = [epoch for epoch in summary.epochs if epoch.stage == "evaluation"]
-        each = [_epoch(f"Evaluation {epoch.index + 1} took", [epoch]) for epoch in passes]
-        return page.labelled("Evaluation", fragments) + [
-            line for sentence in each for line in page.sentence(sentence)
-        ]
+        epochs = [epoch for epoch in summary.epochs if epoch.stage == "evaluation"]
+        each = (_epoch(f"Evaluation {epoch.index + 1} took", [epoch]) for epoch in epochs)
+        return page.labelled("Evaluation", fragments) + page.sentences(each)
     return page.labelled("Evaluation", fragments)
 
 
@@ -384,11 +355,11 @@ def _collective(call: Collective, page: Page) -> list[str]:
 
 
 def by_site(label: str, by_line: list[list[str]], page: Page) -> list[Text]:
-    """Returns what is told of each line after a label; on a short page of the first alone."""
+    """Returns what is known of each line after a label; on a short page of the first alone."""
     if page.verbose:
-        first, *rest = by_line
-        lines = page.labelled(label, first)
-        return lines + [line for fragments in rest for line in page.labelled("", fragments)]
+        return page.labelled_rows(label, by_line or [["none seen"]])
+    if page.is_brief or not by_line:
+        return []
     hidden = len(by_line) - 1
     return page.labelled(label, [*by_line[0], f"{counted(hidden, 'more line')}" if hidden else ""])
 
@@ -405,9 +376,8 @@ def _cores(cpu: dict[str, object]) -> str:
 def _own_cost(per_step_us: float | None, share: float | None) -> str:
     if per_step_us is None and share is None:
         return f"cost a step {NOT_MEASURED}"
-    cost_s = None if per_step_us is None else per_step_us * 1e-6
-    a_step = f"{NOT_MEASURED} a step" if cost_s is None else f"about {seconds(cost_s)} a step"
-    return a_step if share is None else f"{a_step} ({percent(share)})"
+    cost = NOT_MEASURED if per_step_us is None else f"about {seconds(per_step_us * 1e-6)}"
+    return f"{cost} a step{'' if share is None else f' ({percent(share)})'}"
 
 
 def _not_seen(summary: RunSummary, page: Page) -> list[Text]:
@@ -420,8 +390,7 @@ def _not_seen(summary: RunSummary, page: Page) -> list[Text]:
     if not gaps:
         return []
     if page.verbose:
-        lines = page.labelled("Not seen", gaps[:1])
-        return lines + [line for gap in gaps[1:] for line in page.labelled("", [gap])]
+        return page.labelled_rows("Not seen", ([gap] for gap in gaps))
     hidden = f"{len(gaps) - 1} more with --verbose" if len(gaps) > 1 else ""
     first = page.shortened(gaps[0], page.width - LABEL_CELLS - len(hidden) - len(", "))
     return page.labelled("Not seen", [first, hidden])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +13,6 @@ from trainprof.analysis.summary.loader import Fetch, Loader
 from trainprof.report.text.layout import Page, bar
 from trainprof.report.text.units import is_known, rounded_parts, share_of, step_scale
 
-_UNTOLD_WAITS: Final = ("sleep", "lock", "network")
 # Of the time asleep: below, what other threads ran is of no account.
 _OTHERS_FROM_SHARE: Final = 0.2
 _GAP: Final = "  "
@@ -26,10 +25,7 @@ _SHORTEST_BAR: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """A part of a mean batch's time, with its share of the whole that it is part of.
-
-    `name`: of the field that it comes from, without its unit.
-    """
+    """A part of a mean batch's time, with its share of the whole that it is part of."""
 
     name: str
     words: str
@@ -42,27 +38,24 @@ def making_parts(fetch: Fetch) -> list[BatchPart]:
 
     What the kernel does not tell has no part of its own: it is in the last one, and in its words.
     """
-    words = {
-        "running": "running (on a core)",
-        "runnable": "waiting for a free core",
-        "throttled": "stopped by the CPU quota",
-        "reading": "reading from disk" if was_read(fetch) else "waiting for I/O",
-        "asleep": _words_of_sleep(fetch),
+    reading = "reading from disk" if was_read(fetch) else "waiting for I/O"
+    parts = {
+        "running": ("running (on a core)", fetch.running_s),
+        "runnable": ("waiting for a free core", fetch.runnable_s),
+        "throttled": ("stopped by the CPU quota", fetch.throttled_s),
+        "reading": (reading, fetch.reading_s),
+        "asleep": (_words_of_sleep(fetch), fetch.asleep_s),
     }
-    seconds = {
-        "running": fetch.running_s,
-        "runnable": fetch.runnable_s,
-        "throttled": fetch.throttled_s,
-        "reading": fetch.reading_s,
-        "asleep": fetch.asleep_s,
-    }
-    return _parts(words, seconds, fetch.n)
+    return _parts(parts, fetch.n)
 
 
 def code_parts(fetch: Fetch) -> list[BatchPart]:
     """Returns whose code makes a batch: the dataset's, then collate's; they add up to the fetch."""
-    words = {"dataset": "dataset[i], the samples", "collate": "collate, samples into a batch"}
-    return _parts(words, {"dataset": fetch.dataset_s, "collate": fetch.collate_s}, fetch.n)
+    parts = {
+        "dataset": ("dataset[i], the samples", fetch.dataset_s),
+        "collate": ("collate, samples into a batch", fetch.collate_s),
+    }
+    return _parts(parts, fetch.n)
 
 
 def waiting_parts(loader: Loader) -> list[BatchPart]:
@@ -70,35 +63,24 @@ def waiting_parts(loader: Loader) -> list[BatchPart]:
     wait, fetch = loader.wait_s, loader.fetch
     if wait is None or not is_known(wait.mean) or wait.n <= 0:
         return []
-    receive_s, handover_s = receiving(loader)
-    of_batch = {
-        "blocked": _each(loader.blocked_s, wait.n),
-        "receive": _each(receive_s, wait.n),
-        "handover": _each(handover_s, wait.n),
-        "making": None,
-        "sampler": _each(loader.sampler_s, loader.iterations),
+    receive_s, handover_s = _receiving(loader)
+    made_s = fetch.wall_s.mean if fetch and fetch.wall_s and loader.num_workers == 0 else None
+    each: dict[str, tuple[str, float | None]] = {
+        "blocked": ("no batch was there", _each(loader.blocked_s, wait.n)),
+        "receive": ("taking it over from a worker", _each(receive_s, wait.n)),
+        "handover": ("taking it over: waiting for its worker", _each(handover_s, wait.n)),
+        "making": ("making it", made_s),
+        "sampler": ("drawing its indices", _each(loader.sampler_s, loader.iterations)),
     }
-    if loader.num_workers == 0 and fetch is not None and fetch.wall_s is not None:
-        of_batch["making"] = fetch.wall_s.mean
-    words = {
-        "blocked": "no batch was there",
-        "receive": "taking it over from a worker",
-        "handover": "taking it over: waiting for its worker",
-        "making": "making it",
-        "sampler": "drawing its indices",
-    }
-    rest = wait.mean - sum(s for s in of_batch.values() if is_known(s))
-    parts = _parts(words, of_batch, 1, whole=wait.mean)
+    rest = wait.mean - sum(s for _, s in each.values() if is_known(s))
+    parts = _parts(each, 1, whole=wait.mean)
     if parts and rest > 0:
         parts.append(BatchPart("rest", "the rest of next(iterator)", rest, rest / wait.mean))
     return parts
 
 
-def receiving(loader: Loader) -> tuple[float | None, float | None]:
-    """Returns the seconds in which batches were unpickled, and those waited for the worker's part.
-
-    A worker's process hands out the memory of each tensor, when its interpreter and a core let it.
-    """
+def _receiving(loader: Loader) -> tuple[float | None, float | None]:
+    """Returns the seconds of unpickling batches, and of waiting for the worker's part of it."""
     took_s, cpu_s = loader.receive_s, loader.receive_cpu_s
     if took_s is None or cpu_s is None or not is_known(took_s) or not is_known(cpu_s):
         return took_s, None
@@ -116,7 +98,7 @@ def named(parts: Iterable[BatchPart], name: str) -> BatchPart | None:
 
 
 def _words_of_sleep(fetch: Fetch) -> str:
-    waits = [*_UNTOLD_WAITS]
+    waits = ["sleep", "lock", "network"]
     if fetch.reading_s is None and (fetch.read_bytes is None or was_read(fetch)):
         waits.append("disk")
     if fetch.runnable_s is None:
@@ -138,19 +120,14 @@ def _each(total_s: float | None, count: int) -> float | None:
 
 
 def _parts(
-    words: dict[str, str],
-    seconds: dict[str, float | None],
-    count: int,
-    *,
-    whole: float | None = None,
+    parts: Mapping[str, tuple[str, float | None]], count: int, *, whole: float | None = None
 ) -> list[BatchPart]:
-    known = {name: s for name, s in seconds.items() if is_known(s) and s >= 0}
+    known = [(name, words, s) for name, (words, s) in parts.items() if is_known(s) and s >= 0]
     if count <= 0:
         return []
-    total = sum(known.values()) if whole is None else whole * count
+    total = sum(s for *_, s in known) if whole is None else whole * count
     return [
-        BatchPart(name, words[name], s / count, share_of(s, total) or 0.0)
-        for name, s in known.items()
+        BatchPart(name, words, s / count, share_of(s, total) or 0.0) for name, words, s in known
     ]
 
 
@@ -168,7 +145,7 @@ class _BarRow:
     share: float
     seconds: str
     percent: str
-    is_whole: bool
+    is_whole: bool = False
 
 
 def batch_bars(groups: Sequence[BatchGroup], page: Page) -> list[Text]:
@@ -182,7 +159,9 @@ def batch_bars(groups: Sequence[BatchGroup], page: Page) -> list[Text]:
     taken = _INDENT + label + 3 * len(_GAP) + seconds + _PERCENT_CELLS
     width = min(page.width - taken, _WIDEST_BAR)
     if width < _SHORTEST_BAR:
-        return [line for row in rows for line in page.paragraph(_in_words(row), indent=_INDENT)]
+        words = [(f"{row.label.strip()}: {row.seconds}", row.percent) for row in rows]
+        texts = (", ".join(filter(None, fragments)) for fragments in words)
+        return [line for text in texts for line in page.paragraph(text, indent=_INDENT)]
     return [_bar_line(row, page, (label, width, seconds)) for row in rows]
 
 
@@ -210,7 +189,6 @@ def _bar_rows(group: BatchGroup) -> list[_BarRow]:
             shares[index],
             f"{scale.written(written[index])} {scale.unit}",
             f"{tenths[index] / 10:.1f} %",
-            is_whole=False,
         )
         for index, part in enumerate(parts)
     ]
@@ -224,17 +202,6 @@ def _bar_line(row: _BarRow, page: Page, cells: tuple[int, int, int]) -> Text:
     label, width, seconds = cells
     drawing = page.text(bar(row.share, width), _BAR_STYLE)
     words = page.text(row.label, "bold" if row.is_whole else "")
-    numbers = f"{row.seconds:>{seconds}}{_GAP}{row.percent:>{_PERCENT_CELLS}}"
-    return Text.assemble(
-        " " * _INDENT,
-        words,
-        " " * (label - words.cell_len) + _GAP,
-        drawing,
-        " " * (width - drawing.cell_len) + _GAP,
-        page.text(numbers),
-    )
-
-
-def _in_words(row: _BarRow) -> str:
-    """For a page too narrow for bars."""
-    return f"{row.label.strip()}: {row.seconds}" + (f", {row.percent}" if row.percent else "")
+    between, behind = " " * (label - words.cell_len), " " * (width - drawing.cell_len)
+    numbers = page.text(f"{row.seconds:>{seconds}}{_GAP}{row.percent:>{_PERCENT_CELLS}}")
+    return Text.assemble(" " * _INDENT, words, between + _GAP, drawing, behind + _GAP, numbers)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import posixpath
-import signal
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Final
 
-from trainprof.analysis.run.metadata import number_at
+from trainprof.analysis.summary.levels import number_at
 from trainprof.analysis.summary.run import Exit, Run, Stood
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.report.text.units import byte_count, count, counted, is_known, seconds, three_digits
+from trainprof.report.text.units import (
+    byte_count,
+    count,
+    counted,
+    is_known,
+    seconds,
+    signal_name,
+    three_digits,
+)
 
 # Of training: with as much of it the script's own count of steps a second is another one.
 _MUCH_EVALUATION: Final = 0.15
@@ -68,9 +76,8 @@ def standstill(summary: RunSummary) -> tuple[str, list[tuple[str, str, str]]] | 
         return None
     places: dict[tuple[object, ...], list[Stood]] = {}
     for stood in hung.stood:
-        is_worker = stood.worker is not None
-        rank = stood.rank if is_worker else None
-        key = (is_worker, rank, stood.site, stood.doing, stood.is_stale)
+        who = () if stood.worker is None else (stood.rank,)
+        key = (who, stood.site, stood.doing, stood.is_stale)
         places.setdefault(key, []).append(stood)
     rows = [(_who(group), group[0].site, _doing(group)) for group in places.values()]
     left = sum(map(len, list(places.values())[_PLACES_SHOWN:]))
@@ -103,12 +110,8 @@ def _who(group: Sequence[Stood]) -> str:
 
 def _ranges(numbers: Sequence[int]) -> str:
     """Returns sorted numbers as "0-3, 5"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    in_a_row = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+    runs = [[number for _, number in group] for _, group in in_a_row]
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
@@ -133,10 +136,8 @@ def steps_per_second(summary: RunSummary) -> float | None:
 
 def is_memory_death(summary: RunSummary) -> bool:
     """Tells whether memory is the known or the likely cause of the end."""
-    detail = (summary.run.exit.detail or "").lower()
-    return (
-        summary.run.exit.reason == "killed" or "out of memory" in detail or detail == "memoryerror"
-    )
+    end, detail = summary.run.exit, (summary.run.exit.detail or "").lower()
+    return end.reason == "killed" or "out of memory" in detail or detail == "memoryerror"
 
 
 def memory_before_the_end(summary: RunSummary) -> list[str]:
@@ -154,36 +155,18 @@ def _what(run: Run) -> str:
 
 
 def _verb(end: Exit) -> str:
-    match end.reason:
-        case "completed" if end.status:
-            return f"ended with exit status {end.status}"
-        case "completed":
-            return "completed"
-        case "exception":
-            return f"ended with {end.detail or 'an exception'}"
-        case "interrupted":
-            return "was interrupted (Ctrl-C)"
-        case "signal":
-            return f"was ended by {_signal_name(end.signal)}"
-        case "killed":
-            return f"was killed by {_signal_name(end.signal)}"
-        case "limit" if (end.detail or "").startswith("--"):
-            return f"was ended by {end.detail}"
-        case "limit":
-            return f"was ended at the limit asked for ({end.detail or 'not recorded'})"
-        case "running":
-            return "is still running,"
-        case _:
-            return "ended without a record of how,"
-
-
-def _signal_name(number: int | None) -> str:
-    if number is None:
-        return "a signal"
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    limit = end.detail or "not recorded"
+    by_option = limit.startswith("--")
+    verbs = {
+        "completed": f"ended with exit status {end.status}" if end.status else "completed",
+        "exception": f"ended with {end.detail or 'an exception'}",
+        "interrupted": "was interrupted (Ctrl-C)",
+        "signal": f"was ended by {signal_name(end.signal)}",
+        "killed": f"was killed by {signal_name(end.signal)}",
+        "limit": f"was ended {f'by {limit}' if by_option else f'at the limit asked for ({limit})'}",
+        "running": "is still running,",
+    }
+    return verbs.get(end.reason, "ended without a record of how,")
 
 
 def _last_sample(summary: RunSummary) -> str:
@@ -191,19 +174,16 @@ def _last_sample(summary: RunSummary) -> str:
     at_s = number_at(sample, "at_s")
     before_s = None if at_s is None else summary.run.wall_s - at_s
     when = f", {seconds(before_s)} before the end" if before_s is not None and before_s > 0 else ""
+    workers_bytes = number_at(sample, "children_rss_bytes")
     held = [
         f"main process {byte_count(number_at(sample, 'main_rss_bytes'))}",
-        _workers(number_at(sample, "children_rss_bytes")),
+        "no workers" if workers_bytes == 0 else f"workers {byte_count(workers_bytes)}",
         f"free on the host {byte_count(number_at(sample, 'host_available_bytes'))}",
     ]
     limit = number_at(summary.system.memory if summary.system else None, "limit_bytes")
     if limit is not None:
         held.append(f"limit {byte_count(limit)}")
     return f"Memory at the last sample{when}: {', '.join(held)}."
-
-
-def _workers(rss_bytes: float | None) -> str:
-    return "no workers" if rss_bytes == 0 else f"workers {byte_count(rss_bytes)}"
 
 
 def _growth(summary: RunSummary) -> str:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from typing import Final
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, OverflowMethod
 from rich.text import Text
 
 from trainprof.report.text import safe_text
 
+BLANK: Final = (Text(),)
 LABEL_CELLS: Final = 11
 GAP_CELLS: Final = 2
 _NARROWEST: Final = 8
+_INDENT: Final = 2
 # The space in "58.4 s"; while lines are broken a private character stands in for it.
 _BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:µs|us|ms|s|min|h|%|[KMGT]iB|steps?)\b|%)")
 _JOINER: Final = "\ue000"
@@ -43,11 +45,16 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is written on: `width` in cells, ASCII only unless `unicode`."""
+    """What is written on: `width` in cells, ASCII only unless `unicode`.
 
-    width: int
-    unicode: bool
-    verbose: bool
+    `is_brief`: sections keep to what matters most.
+    """
+
+    width: int = 80
+    color: bool = False
+    unicode: bool = True
+    verbose: bool = False
+    is_brief: bool = False
 
     def text(self, content: str, style: str = "") -> Text:
         """Returns `content` on one line, made safe: nothing in it acts on a terminal."""
@@ -67,12 +74,19 @@ class Page:
         self, label: str, fragments: Iterable[str], *, separator: str = ", "
     ) -> list[Text]:
         """Returns fragments in a row after a label; full lines are broken between fragments."""
-        head = self.text(label.ljust(LABEL_CELLS), "bold")
-        return self._flow(head, fragments, separator, LABEL_CELLS)
+        head, pieces = self.text(label.ljust(LABEL_CELLS), "bold"), list(filter(None, fragments))
+        return self._flow(head, pieces, separator, LABEL_CELLS) if pieces else []
 
-    def sentence(self, fragments: Iterable[str]) -> list[Text]:
-        """Returns fragments in a row from the left edge, later lines indented by two."""
-        return self._flow(Text(), fragments, ", ", 2)
+    def labelled_rows(self, label: str, rows: Iterable[Iterable[str]]) -> list[Text]:
+        """Returns rows of fragments, the first after the label, the others below it."""
+        lines: list[Text] = []
+        for row in rows:
+            lines += self.labelled("" if lines else label, row)
+        return lines
+
+    def sentences(self, sentences: Iterable[Iterable[str]]) -> list[Text]:
+        """Returns each's fragments in a row from the left edge, later lines indented by two."""
+        return [line for words in sentences for line in self._flow(Text(), words, ", ", 2)]
 
     def paragraph(self, content: str, *, style: str = "", indent: int = 0) -> list[Text]:
         """Returns a text broken between words."""
@@ -80,6 +94,14 @@ class Page:
         return [
             Text.assemble(" " * indent, line) for line in _wrapped(self.text(content, style), room)
         ]
+
+    def headed(
+        self, head: str, words: str, *, style: str = "bold", indent: int = _INDENT
+    ) -> list[Text]:
+        """Returns a paragraph whose first words stand out."""
+        lines = self.paragraph(f"{head}{words}", indent=indent)
+        lines[0].stylize(style, indent, indent + len(head))
+        return lines
 
     def command(self, label: str, opening: str, command: str) -> list[Text]:
         """Returns a command to copy, after a label and an opening: whole, however wide the page.
@@ -96,16 +118,37 @@ class Page:
         below = Text.assemble(line, no_wrap=True, overflow="ignore")
         return [*self.labelled(label, [opening]), below]
 
-    def table(self, columns: Sequence[Column]) -> list[Text]:
-        """Returns a heading and the rows; columns give way until it fits."""
+    def table(self, columns: Sequence[Column], styles: Sequence[str] = ()) -> list[Text]:
+        """Returns a heading and the rows, none of no columns; columns give way until it fits.
+
+        `styles`: of each row's last cell.
+        """
+        if not columns:
+            return []
         fitting = _fitting([*map(self._safe, columns)], max(self.width, _NARROWEST))
         widths = [_natural_width(column) for column in fitting]
         heading = _row([column.header for column in fitting], fitting, widths)
         rows = [
-            _row([column.cells[index] for column in fitting], fitting, widths)
+            Text(_row([column.cells[index] for column in fitting], fitting, widths))
             for index in range(len(columns[0].cells))
         ]
-        return [Text(heading, "bold"), *map(Text, rows)]
+        for row, word, style in zip(rows, columns[-1].cells, styles, strict=False):
+            if style and word and row.plain.endswith(word):
+                row.stylize(style, len(row.plain) - len(word))
+        return [Text(heading, "bold"), *rows]
+
+    def written(self, lines: Iterable[Text]) -> str:
+        """Returns lines as a string that ends in a newline, with colour codes only if `color`."""
+        console = _console(self.width, color=self.color)
+        for line in lines:
+            is_whole = line.no_wrap is True
+            overflow: OverflowMethod = "ignore" if is_whole else "fold"
+            console.print(line, overflow=overflow, no_wrap=is_whole, crop=False)
+        output = console.file
+        assert isinstance(output, StringIO)
+        rows = output.getvalue().split("\n")
+        rows = rows if self.unicode else [safe_text.in_ascii(row) for row in rows]
+        return "\n".join(row.rstrip() for row in rows)
 
     def _flow(
         self, head: Text, fragments: Iterable[str], separator: str, indent: int
@@ -120,40 +163,23 @@ class Page:
                 rows.append(Text())
                 room = self.width - indent
             rows[-1] = rows[-1] + piece + Text(tail)
-        broken = [
-            line
-            for number, row in enumerate(rows)
-            for line in self._broken(row, self.width - (indent if number else head.cell_len))
-        ]
+        broken: list[Text] = []
+        for row in rows:
+            row.rstrip()
+            room = self.width - (indent if broken else head.cell_len)
+            # One fragment may be wider than the page.
+            fits = row.cell_len <= room
+            broken += [row] if fits else _wrapped(row, max(room, _NARROWEST))
         margin = Text(" " * indent)
         return [
             Text.assemble(margin if number else head, line) for number, line in enumerate(broken)
         ]
 
-    def _broken(self, row: Text, room: int) -> list[Text]:
-        """Breaks a row whose one fragment is wider than the page."""
-        row.rstrip()
-        return [row] if row.cell_len <= room else _wrapped(row, max(room, _NARROWEST))
-
     def _safe(self, column: Column) -> Column:
         cells = [safe_text.one_line(cell, unicode=self.unicode) for cell in column.cells]
         if not column.gives_way:
             cells = [safe_text.clip_end(cell, _WIDEST_CELL) for cell in cells]
-        return Column(column.header, cells, column.is_number, column.dropped, column.gives_way)
-
-
-def written(lines: Iterable[Text], page: Page, *, color: bool) -> str:
-    """Returns the lines as a string that ends in a newline, with colour codes only if `color`."""
-    console = _console(page.width, color=color)
-    for line in lines:
-        is_whole = line.no_wrap is True
-        console.print(line, overflow="ignore" if is_whole else "fold", no_wrap=is_whole, crop=False)
-    output = console.file
-    assert isinstance(output, StringIO)
-    text = output.getvalue()
-    if not page.unicode:
-        text = "\n".join(safe_text.in_ascii(line) for line in text.split("\n"))
-    return "\n".join(line.rstrip() for line in text.split("\n"))
+        return replace(column, cells=cells)
 
 
 def _wrapped(text: Text, room: int) -> list[Text]:
@@ -188,13 +214,9 @@ def _natural_width(column: Column) -> int:
     return max(cell_len(text) for text in (column.header, *column.cells))
 
 
-def _may_be_dropped(column: Column) -> int:
-    return column.dropped
-
-
 def _fitting(columns: list[Column], room: int) -> list[Column]:
     kept = list(columns)
-    for column in sorted(filter(_may_be_dropped, columns), key=_may_be_dropped):
+    for column in sorted((x for x in columns if x.dropped), key=lambda column: column.dropped):
         if _table_width(kept) <= room:
             return kept
         kept.remove(column)
@@ -210,21 +232,15 @@ def _narrowed(column: Column, excess: int) -> Column:
     if excess <= 0:
         return column
     room = max(_natural_width(column) - excess, cell_len(column.header), 8)
-    cells = [safe_text.clip_start(cell, room) for cell in column.cells]
-    return Column(column.header, cells, column.is_number, column.dropped, column.gives_way)
+    return replace(column, cells=[safe_text.clip_start(cell, room) for cell in column.cells])
 
 
 def _row(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int]) -> str:
-    padded = (
-        _padded(cell, width, to_the_right=column.is_number)
-        for cell, column, width in zip(cells, columns, widths, strict=True)
-    )
+    padded = []
+    for cell, column, width in zip(cells, columns, widths, strict=True):
+        padding = " " * (width - cell_len(cell))
+        padded.append(padding + cell if column.is_number else cell + padding)
     return (" " * GAP_CELLS).join(padded).rstrip()
-
-
-def _padded(text: str, width: int, *, to_the_right: bool) -> str:
-    padding = " " * (width - cell_len(text))
-    return padding + text if to_the_right else text + padding
 
 
 def bar(share: float, width: int) -> str:

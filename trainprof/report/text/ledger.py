@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from rich.cells import cell_len
 from rich.text import Text
 
 from trainprof.analysis.summary.run import LEDGER_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.layout import Page, bar
 from trainprof.report.text.units import (
+    LONG_UNITS,
     NOT_MEASURED,
-    Scale,
     is_known,
     rounded_parts,
     run_scale,
@@ -65,20 +64,15 @@ _INDENT: Final = "  "
 _GAP: Final = "  "
 _BAR_STYLE: Final = "cyan"
 _DEVICE_TITLE: Final = "s on device"
-_PERCENT_CELLS: Final = len("100.0 %")
 _WIDEST_BAR: Final = 60
 _SHORTEST_BAR: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """One row as printed.
+    """One row as printed: `seconds` and `on_device` in the table's `run_unit`; `share` for the bar.
 
-    Attributes:
-        keys: Ledger keys that it holds; () for what no key accounts for and for the total.
-        share: Of the wall time, for the bar; `percent` in words.
-        seconds, on_device: Of host and device in the table's `run_unit`.
-        per_step: Mean of a steady step in the table's `step_unit`; "" where it has none.
+    `keys`: () for what no key accounts for and for the total.
     """
 
     keys: tuple[str, ...]
@@ -92,10 +86,7 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class LedgerTable:
-    """Rows, longest first, and their total; `step_unit` None where steps were not measured.
-
-    There is no total of what devices took. The times of several `ranks` are their mean.
-    """
+    """Rows, longest first, and their total; `step_unit` None where steps were not measured."""
 
     rows: list[LedgerRow]
     total: LedgerRow
@@ -107,10 +98,7 @@ class LedgerTable:
 
 @dataclass(frozen=True, slots=True)
 class LedgerPart:
-    """What of a run went to keys of the ledger: seconds, of a mean steady step, of the device.
-
-    `keys`: several where they cannot be told apart; () of what no key accounts for.
-    """
+    """What of a run went to keys of the ledger; several where they cannot be told apart."""
 
     keys: tuple[str, ...]
     label: str
@@ -119,12 +107,8 @@ class LedgerPart:
     device_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A part as it is shown, and the parts that are folded into it; itself where none are."""
-
-    part: LedgerPart
-    holds: list[LedgerPart]
+# A part as it is shown, and the parts that are folded into it; itself where none are.
+_Row = tuple[LedgerPart, list[LedgerPart]]
 
 
 def waits_are_merged(summary: RunSummary) -> bool:
@@ -157,11 +141,10 @@ def ledger_table(
     whole = sum(part.seconds for part in parts)
     if whole <= 0:
         return None
-    rows = [_Row(part, [part]) for part in parts]
+    rows: list[_Row] = [(part, [part]) for part in parts]
     if fold:
         rows = _folded(parts, whole, max_rows, spoken_of)
-    table = _written(rows, parts, has_steps=bool(summary.training.per_step_s))
-    return replace(table, ranks=max(len(summary.ranks), 1))
+    return _written(rows, parts, summary)
 
 
 def rows_that_matter(summary: RunSummary) -> int:
@@ -225,20 +208,18 @@ def _folded(
         kept = [part for part in kept if part in asked or part in others]
     rest = [part for part in some if part not in kept]
     if len(rest) < 2:
-        return [_Row(part, [part]) for part in some]
+        return [(part, [part]) for part in some]
     are_smaller = max(part.seconds for part in rest) <= min(part.seconds for part in kept)
-    folded = LedgerPart(
-        tuple(key for part in rest for key in part.keys),
-        f"rest ({len(rest)} {'smaller' if are_smaller else 'others'})",
-        sum(part.seconds for part in rest),
-        sum(part.per_step_s for part in rest),
-        sum(part.device_s for part in rest),
-    )
-    return [*(_Row(part, [part]) for part in kept), _Row(folded, rest)]
+    times = zip(*((part.seconds, part.per_step_s, part.device_s) for part in rest), strict=True)
+    keys = tuple(key for part in rest for key in part.keys)
+    label = f"rest ({len(rest)} {'smaller' if are_smaller else 'others'})"
+    folded = LedgerPart(keys, label, *map(sum, times))
+    return [*((part, [part]) for part in kept), (folded, rest)]
 
 
-def _written(shown: list[_Row], parts: list[LedgerPart], *, has_steps: bool) -> LedgerTable:
+def _written(shown: list[_Row], parts: list[LedgerPart], summary: RunSummary) -> LedgerTable:
     """Returns the table. Rounded is before folding: a part has the same figures on any page."""
+    has_steps = bool(summary.training.per_step_s)
     whole = sum(part.seconds for part in parts)
     run, step = run_scale(whole), step_scale(sum(part.per_step_s for part in parts))
     seconds = _rounded(shown, parts, lambda part: part.seconds / run.factor, run.decimals)
@@ -250,18 +231,21 @@ def _written(shown: list[_Row], parts: list[LedgerPart], *, has_steps: bool) -> 
             part.label,
             part.seconds / whole,
             run.written(seconds[index]),
-            _percent(tenths[index]),
+            f"{tenths[index] / 10:.1f} %",
             step.written(steps[index]) if has_steps and part.per_step_s else "",
             run.written(round(part.device_s / run.factor * 10**run.decimals))
             if part.device_s
             else "",
         )
-        for index, part in enumerate(row.part for row in shown)
+        for index, (part, _) in enumerate(shown)
     ]
-    total_step = _total(step, steps) if has_steps else NOT_MEASURED
-    total = LedgerRow((), "total", 1.0, _total(run, seconds), _percent(sum(tenths)), total_step)
-    has_device = any(row.on_device for row in rows)
-    return LedgerTable(rows, total, run.unit, step.unit if has_steps else None, has_device)
+    total_step, total_s = step.written(sum(steps)), run.written(sum(seconds))
+    all_percent = f"{sum(tenths) / 10:.1f} %"
+    total_step = total_step if has_steps else NOT_MEASURED
+    total = LedgerRow((), "total", 1.0, total_s, all_percent, total_step)
+    units = run.unit, step.unit if has_steps else None
+    has_device, ranks = any(row.on_device for row in rows), max(len(summary.ranks), 1)
+    return LedgerTable(rows, total, *units, has_device, ranks)
 
 
 def _rounded(
@@ -269,15 +253,7 @@ def _rounded(
 ) -> list[int]:
     """Returns what each row shows of a figure, in units of 10 ** -decimals."""
     each = dict(zip(parts, rounded_parts([figure(part) for part in parts], decimals), strict=True))
-    return [sum(each[part] for part in row.holds) for row in shown]
-
-
-def _total(scale: Scale, whole: list[int]) -> str:
-    return scale.written(sum(whole))
-
-
-def _percent(tenths: int) -> str:
-    return f"{tenths / 10:.1f} %"
+    return [sum(each[part] for part in held) for _, held in shown]
 
 
 def _known(seconds: Mapping[str, float]) -> dict[str, float]:
@@ -289,83 +265,50 @@ def _in_order(keys: set[str]) -> list[str]:
     return known + sorted(keys.difference(LEDGER_KEYS))
 
 
-@dataclass(frozen=True, slots=True)
-class _Widths:
-    """Cells of each column; 0 where it is left out."""
-
-    label: int
-    bar: int
-    seconds: int
-    step: int
-    device: int
-
-
 def ledger_lines(
     table: LedgerTable, page: Page, *, headline_keys: tuple[str, ...], headline_style: str
 ) -> list[Text]:
     """Returns heading, rows and total; bars of `headline_keys` carry `headline_style`."""
-    widths = _widths(table, page)
-    longest = max(row.share for row in table.rows)
-    lines = [_heading(table, widths, page)]
-    for row in table.rows:
-        is_named = bool(row.keys) and set(row.keys) <= set(headline_keys)
-        style = headline_style if is_named else _BAR_STYLE
-        drawing = page.text(bar(row.share / longest, widths.bar), style)
-        lines.append(_ledger_line(row, drawing, widths, page))
-    total = _ledger_line(table.total, page.text(""), widths, page)
-    total.stylize("bold")
-    return [*lines, total]
-
-
-def _widths(table: LedgerTable, page: Page) -> _Widths:
     rows = [*table.rows, table.total]
-    label = max(page.text(row.label).cell_len for row in rows)
-    seconds = max(len(_run_title(table)), *(len(row.seconds) for row in rows))
-    step = max(len(_step_title(table)), *(len(row.per_step) for row in rows))
-    room = page.width - len(_INDENT) - label - len(_GAP) - seconds - len(_GAP) - _PERCENT_CELLS
-    if table.step_unit is None or room < len(_GAP) + step:
-        step = 0
-    room -= len(_GAP) + (len(_GAP) + step if step else 0)
-    device = max(len(_DEVICE_TITLE), *(len(row.on_device) for row in rows))
-    if not table.has_device or room < len(_GAP) + device:
-        device = 0
-    room -= len(_GAP) + device if device else 0
-    length = min(room, _WIDEST_BAR) if room >= _SHORTEST_BAR else 0
-    return _Widths(label, length, seconds, step, device)
+    label_cells = max(page.text(row.label).cell_len for row in rows)
+    columns = [
+        [LONG_UNITS[table.run_unit], *(row.seconds for row in rows)],
+        ["% wall", *(row.percent for row in rows)],
+    ]
+    room = page.width - len(_INDENT) - label_cells - sum(map(_cells, columns))
+    per_step = [f"{table.step_unit} a step", *(row.per_step for row in rows)]
+    if table.step_unit and room >= _cells(per_step):
+        columns.append(per_step)
+        room -= _cells(per_step)
+    room -= len(_GAP)
+    on_device = [_DEVICE_TITLE, *(row.on_device for row in rows)]
+    if table.has_device and room >= _cells(on_device):
+        columns.append(on_device)
+        room -= _cells(on_device)
+    bar_cells = min(room, _WIDEST_BAR) if room >= _SHORTEST_BAR else 0
+    numbers = [
+        "".join(text.rjust(_cells(column)) for text, column in zip(texts, columns, strict=True))
+        for texts in zip(*columns, strict=True)
+    ]
+    title_cells = len(_INDENT) + label_cells + (len(_GAP) + bar_cells if bar_cells else 0)
+    of_ranks = f"{_TITLE}, mean of {table.ranks} ranks"
+    title = of_ranks if table.ranks > 1 and len(of_ranks) <= title_cells else _TITLE
+    lines = [page.text(title.ljust(title_cells) + numbers[0], "bold")]
+    longest = max(row.share for row in table.rows)
+    for row, text in zip(rows, numbers[1:], strict=True):
+        is_named = bool(row.keys) and set(row.keys) <= set(headline_keys)
+        share = 0.0 if row is table.total else row.share / longest
+        drawing = page.text(bar(share, bar_cells), headline_style if is_named else _BAR_STYLE)
+        line = Text.assemble(_INDENT, page.text(row.label))
+        line.pad_right(len(_INDENT) + label_cells - line.cell_len)
+        if bar_cells:
+            line = Text.assemble(line, _GAP, drawing)
+            line.pad_right(title_cells - line.cell_len)
+        lines.append(line + page.text(text.rstrip()))
+    lines[-1].stylize("bold")
+    return lines
 
 
-def _heading(table: LedgerTable, widths: _Widths, page: Page) -> Text:
-    title_cells = len(_INDENT) + widths.label + (len(_GAP) + widths.bar if widths.bar else 0)
-    title = _TITLE
-    of_ranks = f"{title}, mean of {table.ranks} ranks"
-    if table.ranks > 1 and len(of_ranks) <= title_cells:
-        title = of_ranks
-    return page.text(
-        title.ljust(title_cells)
-        + _numbers(_run_title(table), "% wall", _step_title(table), _DEVICE_TITLE, widths),
-        "bold",
-    )
-
-
-def _ledger_line(row: LedgerRow, drawing: Text, widths: _Widths, page: Page) -> Text:
-    label = page.text(row.label)
-    line = page.text(_INDENT) + label + page.text(" " * (widths.label - label.cell_len))
-    if widths.bar:
-        padding = " " * (widths.bar - cell_len(drawing.plain))
-        line = line + page.text(_GAP) + drawing + page.text(padding)
-    numbers = _numbers(row.seconds, row.percent, row.per_step, row.on_device, widths)
-    return line + page.text(numbers.rstrip() if widths.device else numbers)
-
-
-def _numbers(seconds: str, percent: str, per_step: str, device: str, widths: _Widths) -> str:
-    numbers = f"{_GAP}{seconds:>{widths.seconds}}{_GAP}{percent:>{_PERCENT_CELLS}}"
-    numbers += f"{_GAP}{per_step:>{widths.step}}" if widths.step else ""
-    return numbers + (f"{_GAP}{device:>{widths.device}}" if widths.device else "")
-
-
-def _run_title(table: LedgerTable) -> str:
-    return {"s": "seconds", "min": "minutes", "h": "hours"}.get(table.run_unit, table.run_unit)
-
-
-def _step_title(table: LedgerTable) -> str:
-    return f"{table.step_unit} a step" if table.step_unit else ""
+def _cells(column: Sequence[str]) -> int:
+    """The widest text's, and a gap."""
+    return len(_GAP) + max(map(len, column))

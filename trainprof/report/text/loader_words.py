@@ -1,13 +1,11 @@
-"""A loader in words: who prepares its batches, what bounds it, what is out of the ordinary."""
+"""A loader in words and tables: who prepares its batches, what bounds it, what is unusual."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from trainprof.analysis.loading.loader_figures import cost_s, unusual_samples, worker_totals
-from trainprof.analysis.run.metadata import known, number_at
+from trainprof.analysis.summary.levels import known, number_at
 from trainprof.analysis.summary.loader import (
     BLOCKED,
     COMPUTE,
@@ -21,17 +19,28 @@ from trainprof.analysis.summary.loader import (
     Loader,
     LoaderBound,
 )
+from trainprof.analysis.summary.loader_figures import cost_s, unusual_samples, worker_totals
 from trainprof.analysis.summary.run import Statistics
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.report.text.batch_time import making_parts, named, was_read
+from trainprof.report.text.batch_time import (
+    BatchGroup,
+    code_parts,
+    making_parts,
+    named,
+    waiting_parts,
+    was_read,
+)
+from trainprof.report.text.layout import Column
 from trainprof.report.text.units import (
     NOT_MEASURED,
     byte_count,
     count,
     counted,
+    known_first,
     percent,
     seconds,
     share_of,
+    signal_name,
 )
 
 # A loader that costs less of training is left in peace: XProf's "moderately input bound".
@@ -48,7 +57,16 @@ UNKNOWN_LIMIT: Final = (
     "not known (the pipeline model does not apply: too few batches, or another pace than its own)"
 )
 # Of a batch's making, from which on it is worth a sentence.
-THROTTLED_FROM_SHARE: Final = 0.05
+_THROTTLED_FROM_SHARE: Final = 0.05
+# What the columns of seconds in the workers' table mean.
+LEGEND: Final = (
+    "running on a core; queued for a free core; stopped by the CPU quota; waiting for I/O; asleep "
+    "(sleep, lock, network, and what the kernel does not tell apart); busy: of the time it could "
+    "have been asked"
+)
+_NONE: Final = "-"
+# Of the slowest sample: one that takes less is not worth a table.
+_SAMPLES_FROM_S: Final = 1e-3
 
 
 def needs_words(loader: Loader, summary: RunSummary) -> bool:
@@ -63,13 +81,11 @@ def needs_words(loader: Loader, summary: RunSummary) -> bool:
 
 def makers(loader: Loader) -> str:
     """Returns who makes batches and how long one takes: "4 workers, 3.00 ms a batch each"."""
-    workers = loader.num_workers
-    took = _mean(loader.fetch.wall_s if loader.fetch else None)
-    who = (
-        "" if workers is None else f"{counted(workers, 'worker')}, " if workers else "no workers, "
-    )
-    each = " each" if workers is not None and workers > 1 and took != NOT_MEASURED else ""
-    return f"{who}{took} a batch{each}" if took != NOT_MEASURED else f"{who}a batch {NOT_MEASURED}"
+    workers, wall_s = loader.num_workers, loader.fetch.wall_s if loader.fetch else None
+    took = seconds(wall_s.mean if wall_s else None)
+    who = "no workers, " if workers == 0 else f"{counted(workers, 'worker')}, " if workers else ""
+    each = " each" if (workers or 0) > 1 else ""
+    return f"{who}a batch {took}" if took == NOT_MEASURED else f"{who}{took} a batch{each}"
 
 
 def busy_words(loader: Loader) -> str:
@@ -93,10 +109,6 @@ def keeps_up(loader: Loader) -> str:
     """Returns what to say of workers that training hardly waits for, "" without any."""
     words = ready_words(loader)
     return f"keeps up: {words}" if loader.num_workers and words else ""
-
-
-def _mean(statistics: Statistics | None) -> str:
-    return NOT_MEASURED if statistics is None else seconds(statistics.mean)
 
 
 def limit_words(loader: Loader, summary: RunSummary) -> str:
@@ -146,15 +158,10 @@ def _of_computing(loader: Loader, bound: LoaderBound) -> str:
     return f"{words}; loading adds {seconds(added)} ({_PARTS.get(most, most)})"
 
 
-def deaths(loader: Loader) -> list[str]:
-    """Returns a sentence for each worker that died."""
-    return [_lost(worker) for worker in loader.lost_workers if isinstance(worker, Mapping)]
-
-
 def faults(loader: Loader) -> list[str]:
     """Returns a sentence for each thing that is wrong whatever it costs."""
-    sentences = [_repeating(loader), _sharing_files(loader)]
-    return [*deaths(loader), *(sentence for sentence in sentences if sentence)]
+    died = [_died(worker) for worker in loader.lost_workers if isinstance(worker, Mapping)]
+    return [*died, *filter(None, (_repeating(loader), _sharing_files(loader)))]
 
 
 def warnings(loader: Loader, summary: RunSummary) -> list[str]:
@@ -163,7 +170,7 @@ def warnings(loader: Loader, summary: RunSummary) -> list[str]:
     if fetch is None:
         return []
     throttled = _throttled(fetch) if needs_words(loader, summary) else ""
-    return [sentence for sentence in (throttled, _unusual(fetch)) if sentence]
+    return [*filter(None, (throttled, _unusual(fetch)))]
 
 
 def sample_name(sample: Mapping[str, Any]) -> str:
@@ -177,15 +184,12 @@ def sample_name(sample: Mapping[str, Any]) -> str:
 def ended_by(worker: Mapping[str, Any]) -> str:
     """Returns how a worker ended: "was killed by SIGKILL", "ended with status 1"."""
     number, status = known(worker.get("signal")), known(worker.get("status"))
-    if number is None:
-        return "died" if status is None else f"ended with status {status:.0f}"
-    try:
-        return f"was killed by {signal.Signals(int(number)).name}"
-    except ValueError:
-        return f"was killed by signal {number:.0f}"
+    if number is not None:
+        return f"was killed by {signal_name(int(number))}"
+    return "died" if status is None else f"ended with status {status:.0f}"
 
 
-def _lost(worker: Mapping[str, Any]) -> str:
+def _died(worker: Mapping[str, Any]) -> str:
     number, pid, at_s = (known(worker.get(key)) for key in ("worker", "pid", "at_s"))
     who = "a worker" if number is None else f"worker {number:.0f}"
     which = "" if pid is None else f" (pid {pid:.0f})"
@@ -217,11 +221,10 @@ def _sharing_files(loader: Loader) -> str:
 
 def _throttled(fetch: Fetch) -> str:
     part = named(making_parts(fetch), "throttled")
-    if part is None or part.share < THROTTLED_FROM_SHARE:
+    if part is None or part.share < _THROTTLED_FROM_SHARE:
         return ""
-    return (
-        f"the container's CPU quota stops the making of batches {percent(part.share)} of the time"
-    )
+    stopped = f"stops the making of batches {percent(part.share)} of the time"
+    return f"the container's CPU quota {stopped}"
 
 
 def _unusual(fetch: Fetch) -> str:
@@ -233,3 +236,159 @@ def _unusual(fetch: Fetch) -> str:
     more = f"; {len(samples) - 1} more like it" if len(samples) > 1 else ""
     name = sample_name(samples[0])
     return f"the slowest sample, {name}, took {seconds(worst)}, {times} x a typical one{more}"
+
+
+def configuration(loader: Loader) -> list[str]:
+    """Returns what the loader is: its class, its data set, its settings."""
+    settings = {
+        "dataset": loader.dataset,
+        "batches in a pass": loader.length,
+        "batch size": loader.batch_size,
+        "workers": loader.num_workers,
+        "started by": loader.start_method,
+        "prefetch factor": loader.prefetch_factor,
+        "persistent workers": loader.persistent_workers,
+        "pinned memory": loader.pin_memory,
+    }
+    needs_workers = ("started by", "prefetch factor", "persistent workers")
+    shown = {
+        name: _plain(value)
+        for name, value in settings.items()
+        if loader.num_workers or name not in needs_workers
+    }
+    return [
+        loader.kind,
+        f"built by {loader.built_by}" if loader.built_by else "",
+        f"used for {loader.role}",
+        *known_first(shown),
+        "" if loader.thread == "training" else f"consumed by thread {loader.thread}",
+    ]
+
+
+def totals(loader: Loader) -> list[str]:
+    """Returns what it did over the run: passes, batches, and what they took of training."""
+    return [
+        f"initialised {counted(loader.passes, 'time')}",
+        f"{counted(loader.iterations, 'batch', 'batches')} taken",
+        f"waits after the first batch {seconds(loader.wait_total_s)}",
+        f"ends of passes {seconds(loader.end_s)}",
+        f"pin thread {seconds(loader.pin_s)}" if loader.pin_s is not None else "",
+        ready_words(loader),
+    ]
+
+
+def making(fetch: Fetch) -> list[str]:
+    """Returns what making its batches took besides time."""
+    figures = {
+        "samples": count(fetch.samples),
+        "tensors and arrays of a batch": byte_count(fetch.batch_bytes),
+        "typical sample": seconds(fetch.typical_sample_s),
+        "CPU time of all threads": seconds(fetch.cpu_s),
+        "read from disk": byte_count(fetch.read_bytes),
+        "page faults that read": count(fetch.major_faults),
+    }
+    measured = f"{count(fetch.measured)} of {counted(fetch.n, 'fetch', 'fetches')} measured closely"
+    return [*known_first(figures), measured]
+
+
+def distributions(loader: Loader) -> list[Column]:
+    """Returns how long each kind of call took: median, tail and longest."""
+    series: dict[str, Statistics | None] = {
+        "making an iterator": loader.init_s,
+        "first batch of a pass": loader.first_batch_s,
+        "next(iterator), later ones": loader.wait_s,
+        "making a batch": loader.fetch.wall_s if loader.fetch else None,
+    }
+    shown = {name: statistics for name, statistics in series.items() if statistics is not None}
+    if not shown:
+        return []
+    rows = list(shown.values())
+    return [
+        Column("How long", list(shown), is_number=False, gives_way=True),
+        Column("n", [count(row.n) for row in rows], dropped=2),
+        Column("mean", [seconds(row.mean) for row in rows], dropped=3),
+        Column("p50", [seconds(row.p50) for row in rows]),
+        Column("p95", [seconds(row.p95) for row in rows], dropped=4),
+        Column("p99", [seconds(row.p99) for row in rows], dropped=1),
+        Column("max", [seconds(row.max) for row in rows], dropped=5),
+    ]
+
+
+def batch_groups(loader: Loader) -> list[BatchGroup]:
+    """Returns where a batch's time goes: making it, by state and by code, and having it."""
+    who = "the training process" if loader.num_workers == 0 else "a worker"
+    groups = [BatchGroup("training waits for it", waiting_parts(loader))]
+    if loader.fetch is None:
+        return groups
+    return [
+        BatchGroup(f"made by {who}", making_parts(loader.fetch)),
+        BatchGroup("by whose code", code_parts(loader.fetch)),
+        *groups,
+    ]
+
+
+def worker_columns(loader: Loader) -> list[Column]:
+    """Returns who made the batches, and what they did meanwhile; no column without a figure."""
+    rows = worker_totals(loader.fetch.per_worker) if loader.fetch else []
+    if not rows:
+        return []
+
+    def figures(name: str, written: Callable[[float | None], str]) -> list[str]:
+        return [_or_none(written(row.figures[name])) for row in rows]
+
+    columns = [
+        Column("batches", figures("n", count)),
+        Column("busy", [_or_none(percent(row.busy_share)) for row in rows]),
+        Column("a batch", [_or_none(seconds(row.mean_s)) for row in rows]),
+        Column("running", figures("running_s", seconds), dropped=6),
+        Column("queued", figures("runnable_s", seconds), dropped=5),
+        Column("stopped", figures("throttled_s", seconds), dropped=2),
+        Column("I/O", figures("reading_s", seconds), dropped=3),
+        Column("asleep", figures("asleep_s", seconds), dropped=4),
+        Column("RSS", figures("rss_bytes", byte_count), dropped=1),
+    ]
+    who = Column("Worker", [_worker(row.number) for row in rows], is_number=False)
+    return [who, *(column for column in columns if set(column.cells) != {_NONE})]
+
+
+def slow_sample_columns(fetch: Fetch) -> list[Column]:
+    """Returns the samples that took longest, slowest first; none where all of them are quick."""
+    samples = [sample for sample in fetch.slow_samples if isinstance(sample, Mapping)]
+    typical = known(fetch.typical_sample_s)
+    took = [known(sample.get("seconds")) for sample in samples]
+    if max((s for s in took if s is not None), default=0.0) < _SAMPLES_FROM_S:
+        return []
+    return [
+        Column("Sample", [sample_name(sample) for sample in samples], is_number=False),
+        Column("took", [seconds(value_s) for value_s in took]),
+        Column("x typical", [_times(value_s, typical) for value_s in took]),
+        Column("worker", [_worker(known(sample.get("worker"))) for sample in samples], dropped=3),
+        Column("pid", [_whole(known(sample.get("pid"))) for sample in samples], dropped=1),
+        Column(
+            "into the run", [seconds(known(sample.get("at_s"))) for sample in samples], dropped=2
+        ),
+    ]
+
+
+def _plain(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {True: "yes", False: "no", None: NOT_MEASURED}[value]
+    return count(value) if isinstance(value, int) else str(value)
+
+
+def _or_none(written: str) -> str:
+    return _NONE if written == NOT_MEASURED else written
+
+
+def _worker(number: float | None) -> str:
+    return "main" if number is None else f"{number:.0f}"
+
+
+def _whole(value: float | None) -> str:
+    return _NONE if value is None else f"{value:.0f}"
+
+
+def _times(took: float | None, typical: float | None) -> str:
+    if took is None or typical is None or typical <= 0:
+        return _NONE
+    return f"{took / typical:,.1f}"

@@ -43,7 +43,7 @@ _ASCII_STAND_INS: Final = {
 
 def one_line(text: str, *, unicode: bool = True) -> str:
     """Returns `text` as printable characters of one line; `unicode=False`: in ASCII escapes."""
-    kept = (_printable(character) for character in _TERMINAL_SEQUENCE.sub("", text))
+    kept = map(_printable, _TERMINAL_SEQUENCE.sub("", text))
     line = "".join(kept).encode("utf-8", "backslashreplace").decode("utf-8")
     return line if unicode else in_ascii(line)
 
@@ -83,10 +83,9 @@ def _made_safe(value: Any) -> Any:
     if isinstance(value, dict):
         return {_made_safe(key): _made_safe(item) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value)]
-        return dataclasses.replace(
-            value, **{name: _made_safe(getattr(value, name)) for name in names}
-        )
+        fields = dataclasses.fields(value)
+        safe = {field.name: _made_safe(getattr(value, field.name)) for field in fields}
+        return dataclasses.replace(value, **safe)
     return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeGuard
@@ -49,13 +50,21 @@ def counted(value: int, noun: str, many: str | None = None) -> str:
     return f"{count(value)} {noun if value == 1 else many or noun + 's'}"
 
 
+def signal_name(number: int | None) -> str:
+    """Returns "SIGTERM"; "signal 64" of one that has no name."""
+    if number is None:
+        return "a signal"
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def percent(share: float | None) -> str:
     """Returns a share of 0 to 1 in whole percent; "< 1 %" for what is there but rounds to none."""
-    if not is_known(share):
-        return NOT_MEASURED
-    if 0 < share <= 0.005:
+    if is_known(share) and 0 < share <= 0.005:
         return "< 1 %"
-    return f"{share * 100:.0f} %"
+    return f"{share * 100:.0f} %" if is_known(share) else NOT_MEASURED
 
 
 def share_of(part: float | None, whole: float | None) -> float | None:
@@ -93,6 +102,9 @@ class Scale:
     def written(self, whole: int) -> str:
         """Returns a number given in last decimals, as `rounded_parts` makes them."""
         return f"{whole / 10**self.decimals:,.{self.decimals}f}"
+
+
+LONG_UNITS: Final = {"s": "seconds", "min": "minutes", "h": "hours"}
 
 
 def run_scale(total_s: float) -> Scale:

@@ -1,9 +1,8 @@
 """Enters the sandbox of a trial and executes a command in it: `python -I -S enter.py SPEC COMMAND`.
 
-A program of its own, run by its path before the script's process becomes the script: it imports the
-standard library alone, has one thread, and nothing of it is left after the exec. It makes a mount
-namespace, as root directly and else inside a user namespace with the user's ids, mounts an overlay
-over each directory that can be written, and remounts what is left read-only. Linux only.
+A program of its own, which imports the standard library alone. It makes a mount namespace, as root
+directly and else inside a user namespace with the user's ids, mounts an overlay over each directory
+that can be written, and remounts what is left read-only. Linux only.
 """
 
 from __future__ import annotations
@@ -59,14 +58,7 @@ _LISTENING = 0x10000  # in the flags of /proc/net/unix
 
 
 class Mount:
-    """A line of mountinfo.
-
-    Attributes:
-        path: Where it is mounted.
-        flags: As mount(2) takes them.
-        kind: Of the file system.
-        source: As its file system names it.
-    """
+    """A line of mountinfo; `flags` as mount(2) takes them, `kind` of the file system."""
 
     def __init__(self, line: str) -> None:
         before, _, after = line.partition(" - ")
@@ -120,16 +112,13 @@ def directories_to_overlay(
     A directory with mounts inside is split: the kernel refuses an overlay of `/`, and in a user
     namespace of whatever has a mount below. There a copy of a file or directory that belongs to
     somebody else is refused too, so that each directory that can be written below such a one needs
-    an overlay of its own.
+    an overlay of its own. Those above come before those below.
 
     Args:
         mounts: From `mounts_now`.
-        named: Paths that a trial uses for certain, absolute: what leads there is looked at first.
+        named: Absolute paths that a trial uses for certain: what leads there is looked at first.
         knows_all_ids: Whether copies may belong to anybody, as where `may_mount`.
         search_s: Time to look for directories of others that can be written.
-
-    Returns:
-        Absolute paths, those above before those below.
     """
     split = {above for path in mounts for above in _above(path)} | {"/"}
     leading = {above for path in named for above in (*_above(path), path)}

@@ -57,7 +57,6 @@ class Sandbox:
         overlays: Directories that an overlay covers each; the rest is read-only in a trial.
         caches: Directories of caches, whose changes trials share.
         memory_bytes: Writes are kept in memory, up to that; None: beside the record, on disk.
-        cwd: Where trials run.
     """
 
     overlays: tuple[str, ...]
@@ -68,8 +67,7 @@ class Sandbox:
     def words(self, scratch: Path, record: Path) -> tuple[str, ...]:
         """Returns the command that runs another one in the sandbox of a trial.
 
-        `scratch`, empty, takes what it writes, with a directory CACHES next to it; `record` alone
-        is written to in earnest.
+        `scratch`, with CACHES next to it, takes what it writes; `record` is written in earnest.
         """
         return _words(
             overlays=self.overlays,
@@ -91,8 +89,7 @@ def words_without_sandbox(cwd: Path) -> tuple[str, ...]:
 def make_sandbox(directory: Path, words: Sequence[str]) -> Sandbox:
     """Finds out what trials can write to, and tests in `directory` that it stays as it is.
 
-    Paths in `words`, the command that is tuned, are looked at first. Raises NoSandbox with the
-    reason why the kernel cannot keep trials from the user's files.
+    Paths in `words`, the command that is tuned, are looked at first. Raises NoSandbox.
     """
     if sys.platform != "linux":
         raise _no_sandbox("it takes Linux")

@@ -21,6 +21,7 @@ from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.summarize import summarize
 from trainprof.record.schema import CompileFlag, Kind, Topic
 from trainprof.report.page import page as terminal
+from trainprof.report.text.layout import Page
 
 STEPS = 60
 POINTS = 0.03
@@ -470,7 +471,7 @@ def test_marks_that_a_crash_has_torn_do_no_harm(tmp_path: Path) -> None:
         for device in summary.devices or ():
             assert all(0 <= share <= 1 + 1e-9 for share in device.busy_share)
             assert min(device.idle_because.values()) >= 0
-        terminal.render(summary, width=80, color=False)
+        terminal.render(summary, Page(80))
 
 
 def compiles(run: DeviceRun, ns: int, version: int) -> None:

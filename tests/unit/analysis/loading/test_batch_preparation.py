@@ -12,7 +12,6 @@ import pytest
 from support.events import MS, FakeRun
 
 from trainprof.analysis.machine.processes import resources_of, samples_by_pid, ticks_of
-from trainprof.analysis.summary.loader import Fetch, Loader
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.summarize import summarize
 from trainprof.record.schema import FAULTS_SHIFT, RECORD, Kind, SlowSampleFlag, Topic
@@ -20,18 +19,7 @@ from trainprof.record.schema import FAULTS_SHIFT, RECORD, Kind, SlowSampleFlag, 
 S = 1_000_000_000
 
 
-def fetch(
-    run: FakeRun,
-    ns: int,
-    *,
-    cpu: int = 0,
-    delay_us: int = 0,
-    read: int = 0,
-    batch_bytes: int = 0,
-    slow: tuple[tuple[int, int], ...] = (),
-    stands_for: int = 1,
-    **record: int,
-) -> None:
+def fetch(run, ns, *, cpu=0, delay_us=0, read=0, batch_bytes=0, slow=(), stands_for=1, **record):
     """A measured fetch of 4 samples; `slow` are (index, ns), from its start on."""
     start, at = run.now, run.now
     run.fetch(ns, 4, **record)
@@ -60,37 +48,21 @@ def summary(tmp_path: Path, run: FakeRun, *workers: FakeRun, **manifest: Any) ->
     return summarize(directory)
 
 
-def fetch_of(loader: Loader) -> Fetch:
-    assert loader.fetch is not None
-    return loader.fetch
-
-
 def training(run: FakeRun, loader: int, batches: int = 4) -> None:
     run.train_pass(loader, run.optimizer(), batches)
 
 
-@pytest.mark.parametrize("is_given_again", [False, True])
-def test_workers_are_known_by_the_iterator_that_started_them(tmp_path, is_given_again):
-    """Two loaders with workers, started by spawn: the workers do not know whose they are.
-
-    A pid that is given again belongs to the later loader.
-    """
+def test_workers_are_known_by_the_iterator_that_started_them(tmp_path):
+    """Two loaders with workers, started by spawn: the workers do not know whose they are."""
     run = FakeRun()
-    first, second = run.loader(1, num_workers=1), run.loader(2, num_workers=1)
-    logs = [worker(run, 11, 0, first)]
-    fetch(logs[0], 5 * MS, flags=1)
-    training(run, first)
-    if is_given_again:
-        worker(run, 11, 0, second)
-        logs[0].now = run.now
-    else:
-        logs.append(worker(run, 12, 0, second))
-    fetch(logs[-1], 7 * MS, flags=1)
-    training(run, second)
-    fetches = [fetch_of(x) for x in summary(tmp_path, run, *logs).loaders]
-    assert [x.dataset_s for x in fetches] == pytest.approx([0.005, 0.007])
-    pids = [[row["pid"] for row in x.per_worker] for x in fetches]
-    assert pids == ([[11], [11]] if is_given_again else [[11], [12]])
+    loaders, logs = [run.loader(line, num_workers=1) for line in (1, 2)], []
+    for loader, pid in zip(loaders, (11, 12), strict=True):
+        logs.append(worker(run, pid, 0, loader))
+        fetch(logs[-1], pid * MS, flags=1)
+        training(run, loader)
+    fetches = [x.fetch for x in summary(tmp_path, run, *logs).loaders]
+    assert [x.dataset_s for x in fetches] == pytest.approx([0.011, 0.012])
+    assert [[row["pid"] for row in x.per_worker] for x in fetches] == [[11], [12]]
 
 
 def test_a_workers_row(tmp_path):
@@ -112,7 +84,7 @@ def test_a_workers_row(tmp_path):
     run.iterate(loader)
     run.next(loader, 80 * MS)
     training_end = run.now
-    fetches = fetch_of(summary(tmp_path, run, *workers).loaders[0])
+    fetches = summary(tmp_path, run, *workers).loaders[0].fetch
     assert (fetches.n, fetches.measured, fetches.samples) == (6, 6, 24)
     assert fetches.cpu_s == pytest.approx(0.024)
     assert (fetches.read_bytes, fetches.major_faults, fetches.batch_bytes) == (6 * 8192, 6, 256)
@@ -125,20 +97,6 @@ def test_a_workers_row(tmp_path):
     asked_s = (training_end - run.start - 2 * MS) / 1e9
     assert first["busy_share"] == pytest.approx(0.030 / asked_s)
     assert first["first_fetch_s"] == pytest.approx(0.002)
-
-
-def test_a_fetch_before_any_pass_spoils_no_share(tmp_path):
-    run = FakeRun()
-    loader = run.loader(num_workers=1)
-    log = worker(run, 11, 0, loader)
-    log.now -= 1000
-    fetch(log, 500, flags=1)
-    log.now = run.now
-    run.iterate(loader)
-    fetch(log, 10 * MS, flags=1)
-    run.next(loader, 20 * MS)
-    [row] = fetch_of(summary(tmp_path, run, log).loaders[0]).per_worker
-    assert row["busy_share"] == pytest.approx(0.5, rel=0.01)
 
 
 def test_delays_are_no_loaders(tmp_path):
@@ -158,112 +116,28 @@ def test_delays_are_no_loaders(tmp_path):
         run.stop(number)
     [row] = summary(tmp_path, run).loaders
     assert row.passes == 2
-    assert fetch_of(row).runnable_s == pytest.approx(8 * loaders[1] * 1e-6)
+    assert row.fetch.runnable_s == pytest.approx(8 * loaders[1] * 1e-6)
 
 
 # Slow samples
 
 
-def test_slow_samples_are_listed_slowest_first_with_their_worker(tmp_path):
-    run = FakeRun()
-    loader = run.loader(num_workers=2)
-    workers = [worker(run, 11 + number, number, loader) for number in range(2)]
-    slow = [((7, 3 * MS), (8, 9 * MS)), ((57, 5 * MS),)]
-    for number, log in enumerate(workers):
-        fetch(log, 20 * MS, slow=slow[number], flags=number + 1)
-    training(run, loader)
-    options = {"slow_samples": 2}
-    [log] = summary(tmp_path, run, *workers, options=options).loaders
-    samples = fetch_of(log).slow_samples
-    assert [(x["index"], x["seconds"], x["worker"], x["pid"]) for x in samples] == [
-        (8, 0.009, 0, 11),
-        (57, 0.005, 1, 12),
-    ]
-    assert samples[0]["at_s"] == pytest.approx(3 * MS / 1e9)
-
-
-def test_how_long_its_fetch_was_kept_from_the_cores_is_told_of_a_slow_sample(tmp_path):
+def test_slow_samples_have_an_index_or_a_place_and_what_kept_them_from_the_cores(tmp_path):
     run = FakeRun()
     loader = run.loader(num_workers=1)
     log = worker(run, 11, 0, loader)
+    log.record(Kind.SLOW_SAMPLE, log.now, log.now + MS, value=3)
     fetch(log, 20 * MS, slow=((7, 3 * MS),), flags=1)
     fetch(log, 20 * MS, slow=((8, 9 * MS),), flags=1, delay_us=6000)
     fetch(log, 20 * MS, slow=((9, 5 * MS),), flags=1, delay_us=6000)
     training(run, loader)
-    samples = fetch_of(summary(tmp_path, run, log).loaders[0]).slow_samples
-    assert [(x["index"], x["kept_off_s"]) for x in samples] == [(8, 0.006), (9, 0.005), (7, 0.0)]
-
-
-def test_a_sample_without_an_index_is_known_by_its_place(tmp_path):
-    run = FakeRun()
-    loader = run.loader(num_workers=1)
-    one_worker = worker(run, 11, 0, loader)
-    start = one_worker.now
-    fetch(one_worker, 20 * MS, flags=1)
-    one_worker.record(Kind.SLOW_SAMPLE, start, start + MS, value=3)
-    training(run, loader)
-    [sample] = fetch_of(summary(tmp_path, run, one_worker).loaders[0]).slow_samples
-    assert (sample["index"], sample["place_in_batch"]) == (None, 3)
-
-
-def test_samples_of_a_loader_in_a_dataset_are_its_own(tmp_path):
-    run = FakeRun()
-    loader, inner, optimizer = run.loader(1), run.loader(2), run.optimizer()
-    run.iterate(loader)
-    for number in range(3):
-        with run.span(Kind.LOADER_NEXT, site=loader, value=number + 1):
-            start = run.now
-            with run.span(Kind.FETCH, value=4):
-                with run.span(Kind.LOADER_NEXT, site=inner, value=1):
-                    fetch(run, 2 * MS, slow=((5, MS),))
-                run.passes_time(MS)
-            run.record(Kind.SLOW_SAMPLE, start, run.now, value=number, flags=1)
-        run.learn(optimizer)
-    outer, inside = summary(tmp_path, run).loaders
-    assert {x["index"] for x in fetch_of(outer).slow_samples} == {0, 1, 2}
-    assert {x["index"] for x in fetch_of(inside).slow_samples} == {5}
-
-
-def test_samples_of_another_thread_are_those_of_its_fetch(tmp_path):
-    """Two loaders, each consumed by a thread, at once."""
-    run = FakeRun()
-    first, other, optimizer = run.loader(1), run.loader(2), run.optimizer()
-    begin = run.now
-    for thread, loader in enumerate((first, other)):
-        run.now, run.thread = begin + thread, thread
-        run.iterate(loader)
-        for number in range(3):
-            with run.span(Kind.LOADER_NEXT, site=loader, value=number + 1):
-                fetch(run, 10 * MS, slow=((100 * thread + number, 4 * MS),))
-            if thread == 0:
-                run.learn(optimizer)
-    samples = {x.id: fetch_of(x).slow_samples for x in summary(tmp_path, run).loaders}
-    assert {x["index"] for x in samples[first]} == {0, 1, 2}
-    assert {x["index"] for x in samples[other]} == {100, 101, 102}
-
-
-def test_a_script_that_executes_itself_anew_keeps_its_figures(tmp_path):
-    """Its second log has other threads and other ids under the same numbers."""
-    first = FakeRun()
-    first.loader(1)
-    second = FakeRun(start=first.start + S, now=first.start + S)
-    second.records.clear()
-    second.thread = 1
-    second.mark(Kind.THREAD, site=1)
-    loader, optimizer = second.loader(2), second.optimizer()
-    second.iterate(loader)
-    for number in range(3):
-        with second.span(Kind.LOADER_NEXT, site=loader, value=number + 1):
-            fetch(second, 10 * MS, cpu=4 * MS, slow=((number, MS),))
-        second.learn(optimizer)
-    training(first, 2, batches=1)
-    directory = second.write(tmp_path)
-    (directory.events / f"{first.pid}-1.events").write_bytes(first.log_bytes())
-    row = next(x for x in summarize(directory).loaders if x.fetch)
-    assert row.site == "train.py:2"
-    assert (fetch_of(row).n, fetch_of(row).measured) == (3, 3)
-    assert fetch_of(row).running_s == pytest.approx(0.012)
-    assert len(fetch_of(row).slow_samples) == 3
+    samples = summary(tmp_path, run, log).loaders[0].fetch.slow_samples
+    assert [(x["index"], x["place_in_batch"], x["kept_off_s"]) for x in samples] == [
+        (8, None, 0.006),
+        (9, None, 0.005),
+        (7, None, 0.0),
+        (None, 3, 0.0),
+    ]
 
 
 # What the supervisor's samples add
@@ -315,20 +189,16 @@ def test_details_of_any_content_do_not_stop_the_analysis(tmp_path, seed):
             start = chance.choice([run.start, run.now, chance.getrandbits(64), log.now])
             start += chance.randrange(-100, 100)
             end = chance.choice([start, start + chance.randrange(MS), chance.getrandbits(64)])
-            log.records.append(
-                RECORD.pack(
-                    chance.choice(DETAILS),
-                    chance.getrandbits(8),
-                    chance.getrandbits(chance.choice([1, 16])),
-                    chance.getrandbits(chance.choice([3, 32])),
-                    max(start, 0) % (1 << 64),
-                    max(end, 0) % (1 << 64),
-                    chance.getrandbits(chance.choice([4, 33, 64])),
-                )
+            columns = (
+                chance.choice(DETAILS),
+                *(chance.getrandbits(chance.choice(bits)) for bits in ([8], [1, 16], [3, 32])),
+                *(max(time, 0) % (1 << 64) for time in (start, end)),
+                chance.getrandbits(chance.choice([4, 33, 64])),
             )
+            log.records.append(RECORD.pack(*columns))
     damaged = summary(tmp_path, run, *workers)
     assert damaged.training.steps == 30
-    assert sum(fetch_of(x).n for x in damaged.loaders if x.fetch) <= 40
+    assert sum(x.fetch.n for x in damaged.loaders if x.fetch) <= 40
     assert json.dumps(asdict(damaged), allow_nan=False)
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.loading.delivery import READY_NS, delivery_of, lost_workers, worker_table
+from trainprof.analysis.loading.delivery import READY_NS
+from trainprof.analysis.loading.workers import WorkerTable
 from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag
 
 S = 1_000_000_000
@@ -70,35 +71,11 @@ def test_each_loader_has_its_own_and_one_without_workers_none(tmp_path):
     assert (third.blocked_s, third.receive_s, third.ready_share) == (None, None, None)
 
 
-def test_a_single_batch_has_no_share_of_ready_ones():
-    run = FakeRun()
-    take(run, 1, 1, blocked=10, receive=10)
-    log = run.log()
-    figures = delivery_of(log.details, log.events)
-    assert (figures["blocked_s"], figures["ready_share"]) == (0.0, None)
-
-
-@pytest.mark.parametrize(
-    ("code", "status", "signal"),
-    [(0, 0, None), (7, 7, None), (255, 255, None), (-9, None, 9), (-15, None, 15)],
-)
-def test_a_lost_worker_by_status_or_signal(code, status, signal):
-    run = FakeRun()
-    for _ in range(2):  # found more than once
-        run.passes_time(S)
-        run.record(
-            Kind.WORKER_LOST, run.now, run.now, site=1, value=77 | (code & 0xFFFF) << 32, flags=3
-        )
-    assert lost_workers(run.log().details, run.start) == [
-        {"pid": 77, "worker": 2, "status": status, "signal": signal, "at_s": 1.0}
-    ]
-
-
 def test_whose_worker_a_process_was_at_what_time():
     run = FakeRun()
     for at, loader, pid in ((100, 1, 77), (300, 2, 77), (200, 3, 78)):
         run.record(Kind.WORKER, at, at + 10, site=loader, value=pid, flags=1)
-    workers = worker_table(run.log().details)
+    workers = WorkerTable.of(run.log().details)
     times = np.array([50, 100, 299, 300, 10_000])
     assert workers.loader_of(77, times).tolist() == [0, 1, 1, 2, 2]
     assert workers.loader_of(78, times).tolist() == [0, 0, 3, 3, 3]

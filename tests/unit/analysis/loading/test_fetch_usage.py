@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 from support.fetch_tables import MS, table
 from support.usage import ask
 
-from trainprof.analysis.loading import fetch_usage
-from trainprof.analysis.loading.fetch_usage import MIN_STATES, StateSamples, with_sampled_reading
+from trainprof.analysis.loading import batch_preparation
+from trainprof.analysis.loading.batch_preparation import (
+    MIN_STATES,
+    StateSamples,
+    with_sampled_reading,
+)
 from trainprof.analysis.loading.fetches import FetchTable
 from trainprof.analysis.machine.processes import Tick
 from trainprof.analysis.timeline.events import joined_tables, rows_of
@@ -25,7 +29,7 @@ FIGURES = (*PARTS, "cpu_s", "read_bytes", "major_faults")
 
 
 def usage_of(fetches: FetchTable) -> SimpleNamespace:
-    return SimpleNamespace(**fetch_usage.usage_of(fetches))
+    return SimpleNamespace(**batch_preparation.usage_of(fetches))
 
 
 ALL_PARTS = {
@@ -79,7 +83,7 @@ def test_where_the_time_of_a_fetch_went(columns, parts):
 
 def test_without_a_measured_fetch_nothing_is_known():
     nothing = table(3, stands_for=0.0, cpu_ns=np.nan, process_cpu_ns=np.nan, delay_ns=np.nan)
-    assert fetch_usage.usage_of(nothing) == dict.fromkeys(FIGURES) | {"measured": 0}
+    assert batch_preparation.usage_of(nothing) == dict.fromkeys(FIGURES) | {"measured": 0}
 
 
 def test_totals_stand_for_all_fetches():
@@ -100,20 +104,14 @@ LONG, MIDDLING, SHORT = 40 * MS, 4 * MS, MS // 10
 @pytest.mark.parametrize(
     "pattern",
     [
-        [LONG] + [SHORT] * 7,
-        [LONG] * 4 + [SHORT] * 4,
         [LONG] + [SHORT] * 49,
-        [SHORT] * 3 + [LONG],
         [LONG] * 64 + [SHORT] * 64,
         [LONG, MIDDLING, SHORT, SHORT, MIDDLING],
         [MIDDLING] * 8 + [SHORT] * 8,
-        [MIDDLING] + [SHORT] * 15,
     ],
     ids=lambda pattern: " ".join(f"{ns / MS:g}" for ns in dict.fromkeys(pattern)),
 )
-def test_fetches_that_come_in_a_pattern_are_told_as_they_are(
-    pattern: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetches_that_come_in_a_pattern_are_told_as_they_are(pattern, monkeypatch):
     """The longest sleep, the others compute: which are measured must not matter."""
     monkeypatch.setattr(probe.os, "register_at_fork", lambda **_: None)
     assert SHORT < SHORT_NS < MIDDLING < LONG_NS < LONG
@@ -139,46 +137,33 @@ def a_number(lowest: float = 0) -> st.SearchStrategy[float]:
     return st.floats(lowest, 1e12) | st.just(np.nan) | st.just(0.0)
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(0, 10**12),
-            st.integers(0, 255),
-            a_number(),
-            a_number(-1e12),
-            a_number(),
-            a_number(),
-            a_number(),
-        ),
-        min_size=1,
-        max_size=8,
-    )
-)
+COLUMNS = {
+    "wall_ns": st.integers(0, 10**12),
+    "stands_for": st.integers(0, 255),
+    "cpu_ns": a_number(),
+    "process_cpu_ns": a_number(-1e12),
+    "delay_ns": a_number(),
+    "throttled_ns": a_number(),
+    "reading_ns": a_number(),
+}
+
+
+@given(st.lists(st.fixed_dictionaries(COLUMNS), min_size=1, max_size=8))
 @settings(max_examples=300, deadline=None)
-def test_the_five_parts_are_the_wall_time_whatever_was_recorded(rows: list[tuple[Any, ...]]):
-    wall, weight, cpu, process, delay, throttled, reading = map(np.array, zip(*rows, strict=True))
+def test_the_five_parts_are_the_wall_time_whatever_was_recorded(rows: list[dict[str, Any]]):
+    columns = {name: np.array([row[name] for row in rows]) for name in COLUMNS}
     # What was measured at all has both clocks.
-    weight = np.where(np.isnan(cpu) | np.isnan(process), 0, weight)
-    usage = usage_of(
-        table(
-            len(rows),
-            wall_ns=wall,
-            stands_for=weight,
-            cpu_ns=cpu,
-            process_cpu_ns=process,
-            delay_ns=delay,
-            throttled_ns=throttled,
-            reading_ns=reading,
-        )
-    )
+    unmeasured = np.isnan(columns["cpu_ns"]) | np.isnan(columns["process_cpu_ns"])
+    columns["stands_for"] = weight = np.where(unmeasured, 0, columns["stands_for"])
+    usage = usage_of(table(len(rows), **columns))
     parts = [getattr(usage, name) for name in PARTS]
     if not (weight > 0).any():
         assert parts == [None] * 5
         return
     assert all(part is None or part >= 0 for part in parts)
-    covered = (weight * wall).sum() > 0
-    total = sum(part or 0.0 for part in parts)
-    assert total == pytest.approx(wall.sum() / 1e9 if covered else 0.0, rel=1e-9, abs=1e-12)
+    wall = columns["wall_ns"]
+    wall_s = wall.sum() / 1e9 if (weight * wall).sum() > 0 else 0.0
+    assert sum(part or 0.0 for part in parts) == pytest.approx(wall_s, rel=1e-9, abs=1e-12)
 
 
 # Reading, as sampled
@@ -292,30 +277,3 @@ def test_frequent_samples_stand_for_all_of_a_process():
     assert (t_ns.tolist(), is_waiting.tolist()) == ([50], [True])
     assert [len(part) for part in samples.of_process(9)] == [0, 0]
     assert len(StateSamples.of(set(), [], []).pid) == 0
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    share=st.floats(0, 1),
-    wall=st.lists(st.integers(0, 50), min_size=1, max_size=30),
-    cpu=st.integers(0, 30),
-)
-def test_parts_stay_within_the_wall(share: float, wall: list[int], cpu: int):
-    n = len(wall)
-    taken = np.array(wall) * MS
-    rows = table(
-        n,
-        pid=7,
-        loader=1,
-        start_ns=np.cumsum(taken) - taken,
-        wall_ns=taken,
-        cpu_ns=cpu * MS,
-        process_cpu_ns=cpu * MS,
-        read_bytes=4096,
-    )
-    t_ns = np.linspace(0, taken.sum(), 200).astype(np.int64)
-    states = StateSamples(np.full(200, 7), t_ns, np.arange(200) < share * 200)
-    usage = usage_of(sampled(rows, states, 0))
-    parts = [usage.running_s, usage.runnable_s, usage.reading_s or 0.0, usage.asleep_s]
-    assert all(part is not None and part >= 0 for part in parts)
-    assert sum(part or 0.0 for part in parts) == pytest.approx(taken.sum() / 1e9)

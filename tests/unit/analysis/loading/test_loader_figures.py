@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis.loading.loader_figures import (
+from trainprof.analysis.run.metadata import known
+from trainprof.analysis.summary.loader import Fetch
+from trainprof.analysis.summary.loader_figures import (
     are_begun_parts,
     unusual_samples,
     worker_totals,
 )
-from trainprof.analysis.run.metadata import known
-from trainprof.analysis.summary.loader import Fetch
 
 
 def fetch(**changes: Any) -> Fetch:
@@ -34,17 +34,6 @@ def test_the_processes_of_a_worker_are_joined_by_its_number() -> None:
     assert first_worker.busy_share == pytest.approx(4 / 5)
 
 
-def test_the_process_that_trains_has_no_number_and_comes_first() -> None:
-    rows = [summaries.worker(0, 0.1, 1), summaries.worker(None, 0.1, 1)]
-    assert [worker.number for worker in worker_totals(rows)] == [None, 0]
-
-
-def test_what_no_process_tells_is_not_known() -> None:
-    (worker,) = worker_totals([{"worker": 0}])
-    assert set(worker.figures.values()) == {None}
-    assert worker.busy_share is worker.mean_s is None
-
-
 @pytest.mark.parametrize("odd", [None, True, "9", [], float("nan"), float("inf"), 1e300])
 def test_rows_that_somebody_edited_are_taken_as_not_known(odd: Any) -> None:
     assert known(odd) is None
@@ -53,25 +42,27 @@ def test_rows_that_somebody_edited_are_taken_as_not_known(odd: Any) -> None:
     assert set(worker.figures.values()) == {None}
 
 
-def slow(*seconds: float) -> list[dict[str, Any]]:
-    return [summaries.slow_sample(index, s) for index, s in enumerate(seconds)]
+def slow(*rows: tuple[float, float | None]) -> list[dict[str, Any]]:
+    """Samples by index: what each took, and for how long it was kept from the cores, s."""
+    return [
+        summaries.slow_sample(index, s) | {"kept_off_s": off} for index, (s, off) in enumerate(rows)
+    ]
 
 
-def test_samples_of_five_times_the_typical_one_are_unusual() -> None:
-    made = fetch(typical_sample_s=0.004, slow_samples=slow(0.1, 0.02, 0.0199))
-    assert [sample["index"] for sample in unusual_samples(made)] == [0, 1]
-
-
-def test_a_sample_that_was_kept_from_the_cores_is_not_slow_itself() -> None:
-    kept_off, slow_itself, unknown = slow(0.1, 0.1, 0.1)
-    kept_off["kept_off_s"], slow_itself["kept_off_s"], unknown["kept_off_s"] = 0.081, 0.08, None
-    made = fetch(typical_sample_s=0.004, slow_samples=[kept_off, slow_itself, unknown])
-    assert [sample["index"] for sample in unusual_samples(made)] == [1, 2]
-
-
-def test_what_takes_less_than_ten_ms_is_not_worth_a_word() -> None:
-    made = fetch(typical_sample_s=0.0001, slow_samples=slow(0.01, 0.0099))
-    assert [sample["index"] for sample in unusual_samples(made)] == [0]
+@pytest.mark.parametrize(
+    ("typical", "samples", "unusual"),
+    [
+        (0.004, [(0.1, 0), (0.02, 0), (0.0199, 0)], [0, 1]),  # from five times the typical one on
+        (0.004, [(0.1, 0.081), (0.1, 0.08), (0.1, None)], [1, 2]),  # what kept it off is not its
+        (0.0001, [(0.01, 0), (0.0099, 0)], [0]),  # ten ms at least
+        (None, [(9.0, 0)], []),
+        (0.0, [(9.0, 0)], []),
+        (float("nan"), [(9.0, 0)], []),
+    ],
+)
+def test_unusual_samples(typical, samples, unusual):
+    prepared = fetch(typical_sample_s=typical, slow_samples=[*slow(*samples), {}, None])
+    assert [sample["index"] for sample in unusual_samples(prepared)] == unusual
 
 
 @pytest.mark.parametrize(
@@ -87,15 +78,5 @@ def test_what_takes_less_than_ten_ms_is_not_worth_a_word() -> None:
         ([], False),
     ],
 )
-def test_samples_that_are_slow_for_the_part_of_the_data_they_begin(
-    indices: list[int | None], are_parts: bool
-) -> None:
+def test_samples_that_are_slow_for_the_part_of_the_data_they_begin(indices, are_parts):
     assert are_begun_parts([summaries.slow_sample(index, 0.3) for index in indices]) is are_parts
-
-
-@pytest.mark.parametrize("typical", [None, 0.0, float("nan")])
-def test_without_a_typical_sample_none_is_unusual(typical: float | None) -> None:
-    made = fetch(typical_sample_s=typical, slow_samples=[*slow(9.0), {}, None])
-    assert unusual_samples(made) == []
-    with_a_typical_sample = replace(made, typical_sample_s=0.1)
-    assert len(unusual_samples(with_a_typical_sample)) == 1

@@ -10,19 +10,13 @@ import pytest
 from support.cases import Planted, case_of
 from support.loops import Loop
 
-from trainprof.analysis.loading.loader_steps import are_all_fed, shares_of_steps
-from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
-from trainprof.analysis.run.recording import read_recording
-from trainprof.analysis.run.training_process import training_processes
 from trainprof.analysis.summary.finding import LIKELY, Finding
-from trainprof.analysis.timeline.ledger import attribute
-from trainprof.analysis.timeline.step_table import step_table
-from trainprof.analysis.timeline.timeline import build_timeline
-from trainprof.findings.combined_speedup import together
+from trainprof.analysis.timeline.step_series import read_recorded_steps
+from trainprof.analysis.timeline.step_table import are_all_fed, shares_of_steps
 from trainprof.findings.diagnose import diagnose
-from trainprof.findings.gain import of_python, times_without
-from trainprof.findings.loading.loader_forecast import LoaderForecast, modelled
+from trainprof.findings.gain import times_without
 from trainprof.findings.run_context import RunContext
+from trainprof.tune.loader_forecast import LoaderForecast, modelled
 
 ALL_FED = {
     "epochs": "3( i1 20( n1 l ) s1 i2 300( n2 f0 ) s2 )",
@@ -47,18 +41,9 @@ ZIPPED = "i1 i2 i3 " + " ".join(
 def shares(tmp_path: Any, loop: str) -> tuple[list[float | None], bool]:
     """Returns the share of each of three loaders, and whether all steps are fed."""
     played = Loop().play(loop)
-    [process] = training_processes(read_recording(played.run.write(tmp_path)))
-    timeline = build_timeline(
-        process.events,
-        process.metadata,
-        BuiltLoaders.of(process.details),
-        main_thread=process.main_thread,
-        start=played.run.start,
-        end=played.run.now,
-    )
-    spent = attribute(timeline.events, timeline.nesting, timeline.segments, has_device=False)
-    by_id = shares_of_steps(timeline, step_table(timeline, spent, process.metadata))
-    return [by_id.get(played.loaders.get(n, 0)) for n in (1, 2, 3)], are_all_fed(timeline)
+    recorded = read_recorded_steps(played.run.write(tmp_path))
+    by_id = shares_of_steps(recorded.timeline, recorded.steps)
+    return [by_id.get(played.loaders.get(n, 0)) for n in (1, 2, 3)], are_all_fed(recorded.timeline)
 
 
 @pytest.mark.parametrize(
@@ -73,9 +58,7 @@ def shares(tmp_path: Any, loop: str) -> tuple[list[float | None], bool]:
     ],
     ids=[*ALL_FED, "zipped", "phases", "by turns", "kept batches"],
 )
-def test_shares_of_steps(
-    tmp_path: Any, loop: str, expected: list[float | None], is_all: bool
-) -> None:
+def test_shares_of_steps(tmp_path, loop, expected, is_all):
     by_loader, are_all = shares(tmp_path, loop)
     assert are_all is is_all
     for share, wanted in zip(by_loader, expected, strict=True):
@@ -86,9 +69,7 @@ def test_shares_of_steps(
     ("loop", "samples"),
     [(KEPT_BATCHES, None), (ALL_FED["several updates"], 80), (ALL_FED["accumulating"], 480)],
 )
-def test_samples_of_kept_batches_are_not_counted(
-    tmp_path: Any, loop: str, samples: int | None
-) -> None:
+def test_samples_of_kept_batches_are_not_counted(tmp_path, loop, samples):
     played = Loop()
     plain = played.run.next
     played.run.next = lambda loader, ns=0, **_: plain(loader, ns, samples=8)  # type: ignore[method-assign]
@@ -120,45 +101,20 @@ def only(context: RunContext) -> Finding:
     [
         {"fetch_s": 0.05, "compute_s": 0.01},
         {"workers": 1, "fetch_s": 0.05, "compute_s": 0.01},
-        {"workers": 2, "fetch_s": 0.01, "compute_s": 0.01, "slow_every": 8},
         {"fetch_s": 0.05, "running": 1.0, "compute_s": 0.01, "collate": 0.8},
     ],
 )
 @pytest.mark.parametrize("share", [0.3, 0.6])
-def test_steps_gain_no_more_than_those_take_that_are_fed(
-    planted: dict[str, Any], share: float
-) -> None:
+def test_steps_gain_no_more_than_those_take_that_are_fed(planted, share):
     whole = only(case_of(Planted(**planted)))
     part = only(in_two_phases(Planted(**planted), share))
     assert (part.id, part.of_steps) == (whole.id, True)
-    assert whole.predicted_speedup is not None
-    assert part.predicted_speedup is not None
     for end, alone in zip(part.predicted_speedup, whole.predicted_speedup, strict=True):
         assert end <= times_without(share)
         assert end == pytest.approx(1 / (1 - share * (1 - 1 / alone)), rel=0.02)
     alone = whole.evidence[LIKELY]
     assert part.evidence[LIKELY] == pytest.approx(1 / (1 - share * (1 - 1 / alone)), rel=0.02)
     assert part.recoverable_s == pytest.approx(whole.recoverable_s, rel=0.15)
-
-
-def test_all_of_these_together_gain_no_more_than_each_part_takes() -> None:
-    context = in_two_phases(Planted(fetch_s=0.05, compute_s=0.01), 0.5)
-    loading = only(context)
-    assert loading.predicted_speedup is not None
-    other = replace(loading, id="python_in_loop", evidence={}, change={}, of_steps=False)
-    python = replace(
-        other, recoverable_s=0.1 * context.training_s, predicted_speedup=[1.0, 1 / 0.9]
-    )
-    both = together(context, [loading, python])
-    assert both is not None
-    assert loading.predicted_speedup[1] < both < 1 / (0.5 - 0.1)
-
-
-def test_python_of_steps_that_others_feed_is_not_put_on_its_batches() -> None:
-    context = in_two_phases(Planted(workers=1, fetch_s=0.05, compute_s=0.04), 0.25)
-    gain = of_python(context, 0.4 * context.training_s)
-    assert gain is not None
-    assert gain.likely == pytest.approx(1 / 0.6)
 
 
 @pytest.mark.parametrize(("share", "other", "all_of_them"), [(0.3, 0.2, 0.5), (0.6, 0.39, 1.0)])

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 from support.events import MS, US, FakeRun
 from support.loops import Loop
 
-from trainprof.analysis.loading.recreated_loaders import renumbered
 from trainprof.findings.summarize import summarize
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind, Topic
@@ -136,15 +134,6 @@ def test_which_loaders_of_one_line_are_kept_apart(tmp_path, metadata, uses, iter
     assert [x.passes for x in run.summary(tmp_path).loaders] == iterations
 
 
-def test_one_that_trains_and_one_that_evaluates_are_kept_apart(tmp_path):
-    run = FakeRun()
-    train, optimizer = run.loader(20), run.optimizer()
-    evaluating = _built_again(run, train)
-    run.train_pass(train, optimizer, 4)
-    run.evaluation_pass(evaluating, 4)
-    assert [x.role for x in run.summary(tmp_path).loaders] == ["training", "evaluation"]
-
-
 def test_fetches_of_workers_go_to_the_first_of_loaders_built_anew(tmp_path):
     run = FakeRun()
     first = run.loader(num_workers=2)
@@ -161,30 +150,6 @@ def test_fetches_of_workers_go_to_the_first_of_loaders_built_anew(tmp_path):
         path.write_bytes(worker.log_bytes())
     (loader,) = summarize(RunDirectory(tmp_path / "run")).loaders
     assert loader.fetch.n == 2
-
-
-def test_training_loaders_of_one_line_that_are_zipped_are_kept_apart(tmp_path):
-    run = FakeRun()
-    first, optimizer = run.loader(10), run.optimizer()
-    other = _built_again(run, first)
-    for _ in range(3):
-        run.iterate(first)
-        run.iterate(other)
-        for _ in range(4):
-            run.next(first)
-            run.next(other)
-            run.learn(optimizer)
-        run.stop(first)
-        run.stop(other)
-    assert _found(run.summary(tmp_path)) == [("train.py:10", "training", 3, 12)] * 2
-
-
-def test_ids_are_renumbered_wherever_they_stand():
-    ids = np.array([9, 2, 7, 0, 2, 4_000_000_000], dtype=np.uint32)
-    again = renumbered(ids, {9: 3, 2: 1})
-    assert again.tolist() == [3, 1, 7, 0, 1, 4_000_000_000]
-    assert again.dtype == np.uint32
-    assert renumbered(ids, {}) is ids
 
 
 @pytest.mark.parametrize(

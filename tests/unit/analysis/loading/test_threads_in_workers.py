@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.events import MS, FakeRun
 
-from trainprof.analysis.loading.worker_threads import told_threads
+from trainprof.analysis.loading.workers import recorded_threads
 from trainprof.analysis.run.metadata import Sites
 from trainprof.analysis.summary.json_text import from_jsonable, to_jsonable
 from trainprof.analysis.summary.loader import WorkerThreads
@@ -20,7 +19,6 @@ SITES = Sites({7: ["/work/train.py", 69, "starts"]}, "/work")
 @pytest.mark.parametrize(
     ("notes", "expected"),
     [
-        ([], None),
         ([{"cores": "0-1"}], None),
         ([{"worker_threads": {"torch": 8, "set_at": 7}}], WorkerThreads(8, "train.py:69")),
         ([{"worker_threads": {"torch": 1, "set_at": 0, "opencv": 4}}], WorkerThreads(1)),  # older
@@ -34,13 +32,12 @@ SITES = Sites({7: ["/work/train.py", 69, "starts"]}, "/work")
         ),
         # Damage.
         (["nothing", {"worker_threads": [8]}], None),
-        ([{"worker_threads": {"torch": "many", "set_at": 7}}], None),
         ([{"worker_threads": {"torch": 0}}], None),
         ([{"worker_threads": {"torch": 8, "set_at": "7"}}], WorkerThreads(8)),
     ],
 )
-def test_what_a_worker_told(notes: list[Any], expected: WorkerThreads | None) -> None:
-    assert told_threads(notes, SITES) == expected
+def test_what_a_worker_recorded(notes: list[Any], expected: WorkerThreads | None) -> None:
+    assert recorded_threads(notes, SITES) == expected
 
 
 def worker(pid: int, threads: int | None, loader: int) -> FakeRun:
@@ -62,9 +59,7 @@ def worker(pid: int, threads: int | None, loader: int) -> FakeRun:
         ((None,), None),
     ],
 )
-def test_the_workers_of_a_loader(
-    tmp_path: Path, of_workers: tuple[int | None, ...], expected: int | None
-) -> None:
+def test_the_workers_of_a_loader(tmp_path, of_workers, expected):
     run = FakeRun()
     loader, optimizer = run.loader(num_workers=2), run.optimizer()
     other = run.loader(60)

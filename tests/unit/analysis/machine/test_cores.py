@@ -11,9 +11,9 @@ import pytest
 from support.events import MS, FakeRun
 
 from trainprof.analysis.machine.cores import Cores, cores_of
-from trainprof.analysis.machine.free_cores import shared_cpu
 from trainprof.analysis.run.recording import read_recording
 from trainprof.analysis.run.training_process import training_processes
+from trainprof.analysis.summary.free_cores import shared_cpu
 from trainprof.analysis.summary.run import System
 from trainprof.findings.summarize import context_of, summarize
 from trainprof.record.run_directory import RunDirectory

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainprof.analysis.machine.free_cores import shared_cpu
+from trainprof.analysis.summary.free_cores import shared_cpu
 
 
 def recorded(

@@ -11,7 +11,6 @@ from support.events import LEARNS, MS, FakeRun
 from support.torch_pipeline import PlayedIterator
 
 from trainprof.analysis.loading.fetches import FetchTable, fetch_table
-from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
 from trainprof.analysis.machine.processes import samples_by_pid, ticks_of
 from trainprof.analysis.pipeline.bounds import PipelineInputs, measured_rates, predict
 from trainprof.analysis.pipeline.fit import pipeline_inputs
@@ -41,23 +40,8 @@ def planted(batches: int, *, workers: int, seed: int = 1, **more: object) -> Pip
     )
 
 
-def recorded(
-    tmp_path: Path,
-    passes: list[Pipeline],
-    *,
-    is_cut_off: bool = False,
-    are_left: bool = False,
-    **metadata: object,
-) -> PipelineInputs:
-    """Records passes as torch would go through them, and reads the inputs back.
-
-    Args:
-        tmp_path: Where to.
-        passes: What they consist of.
-        is_cut_off: The last one does not come to its end.
-        are_left: None of them does.
-        metadata: Of the loader.
-    """
+def recorded(tmp_path, passes, *, is_cut_off=False, are_left=False, **metadata) -> PipelineInputs:
+    """Records epochs as torch would go through them, and reads the inputs back."""
     first = passes[0]
     run = FakeRun()
     plain = {"num_workers": first.workers, "prefetch_factor": first.prefetch}
@@ -139,14 +123,7 @@ def inputs_of(tmp_path: Path, logs: list[FakeRun], loader: int, cores: float = 8
         path.write_bytes(log.log_bytes())
     recording = read_recording(directory)
     process = training_processes(recording)[0]
-    timeline = build_timeline(
-        process.events,
-        process.metadata,
-        BuiltLoaders.of(process.details),
-        main_thread=process.main_thread,
-        start=run.start,
-        end=run.now,
-    )
+    timeline = build_timeline(process, run.start, run.now)
     tables = [fetch_table(timeline.all_events, process.details, process.pid, 0)]
     tables += [fetch_table(x.events, x.details, x.pid or 0, loader) for x in process.workers]
     pid = process.pid or 0
@@ -204,7 +181,6 @@ def test_an_iterator_for_each_batch_is_told_as_one_pass(tmp_path):
 def test_the_measured_wait_is_reproduced(tmp_path, workers):
     inputs = recorded(tmp_path, [planted(60, workers=workers, seed=k) for k in range(3)])
     measured, again = measured_rates(inputs), predict(inputs)
-    assert measured is not None
     assert again.step_s.mid == pytest.approx(measured.step_s, rel=0.02)
     assert again.wait_s.mid == pytest.approx(measured.wait_s, rel=0.05)
     assert again.wait_s.low <= measured.wait_s <= again.wait_s.high
@@ -235,7 +211,6 @@ def test_from_a_run_without_workers_what_they_cost_is_guessed(tmp_path):
 def test_how_many_workers_are_at_work_beside_each_batch(tmp_path: Path) -> None:
     passes = [planted(40, workers=3, seed=seed) for seed in (1, 2)]
     inputs = recorded(tmp_path, passes, persistent_workers=True)
-    assert inputs.workers_busy is not None
     expected = []
     for planted_epoch in passes:
         truth = PlayedIterator(planted_epoch)
@@ -260,22 +235,15 @@ def test_persistent_workers_start_once(tmp_path):
     assert inputs.reset_s == pytest.approx(2 * 0.001 + 4 * 0.0002)
 
 
-def test_a_run_that_was_cut_off_stands_for_the_whole_pass(tmp_path):
-    inputs = recorded(tmp_path, [planted(50, workers=2)], length=500, is_cut_off=True)
-    assert inputs.batches == 500
-    assert len(inputs.fetch_s) == 50
-    assert predict(inputs).epoch_s.mid == pytest.approx(
-        500 * measured_rates(inputs).step_s, rel=0.05
-    )
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_the_first_step_of_a_cut_off_run_pays_once_is_paid_once(tmp_path, workers):
     p = planted(60, workers=workers)
     p.compute_s[0] = 1.2  # as where the optimizer's first step imports a compiler
     inputs = recorded(tmp_path, [p], is_cut_off=True, length=150)
-    assert inputs.batches == 150
-    assert predict(inputs).step_s.mid == pytest.approx(measured_rates(inputs).step_s, rel=0.03)
+    assert (inputs.batches, len(inputs.fetch_s)) == (150, 60)
+    step_s = measured_rates(inputs).step_s
+    assert predict(inputs).step_s.mid == pytest.approx(step_s, rel=0.03)
+    assert predict(inputs).epoch_s.mid == pytest.approx(150 * step_s, rel=0.1)
 
 
 def test_evaluation_in_the_midst_of_a_pass_is_no_computing(tmp_path):
@@ -306,18 +274,17 @@ def test_an_iterable_dataset_ends_with_fetches_that_give_no_batch(tmp_path):
     assert inputs.fetch_s == pytest.approx([0.001, 0.002, 0.003, 0.004, 0.005])
 
 
-def test_there_is_nothing_to_say_of_a_loader_whose_fetches_are_lost(tmp_path):
-    run = FakeRun()
-    loader = run.loader(num_workers=2)
-    run.train_pass(loader, run.optimizer(), 30)
-    assert inputs_of(tmp_path, [run], loader) is None
-
-
 @pytest.mark.parametrize(
     "metadata",
-    [{"num_workers": 1 << 40}, {"num_workers": -3}, {"num_workers": "two"}, {"in_order": False}],
+    [
+        {"num_workers": 2},  # whose fetches are lost
+        {"num_workers": 1 << 40},
+        {"num_workers": -3},
+        {"num_workers": "two"},
+        {"in_order": False},
+    ],
 )
-def test_damaged_facts_and_batches_in_any_order_have_no_model(tmp_path, metadata):
+def test_without_fetches_or_order_and_with_damaged_metadata_there_is_no_model(tmp_path, metadata):
     run = FakeRun()
     loader = run.loader(**metadata)
     run.train_pass(loader, run.optimizer(), 30, samples=[4] * 30)
@@ -342,18 +309,16 @@ def measured_in_main(tmp_path: Path, *, running: int, delay_us: int, batch_bytes
     return inputs_of(tmp_path, [run], loader)
 
 
-def test_what_fetches_were_measured_to_do_is_taken_over(tmp_path):
-    inputs = measured_in_main(tmp_path, running=5 * MS, delay_us=0, batch_bytes=1000)
+@pytest.mark.parametrize(
+    ("delay_us", "others"),
+    [(0, 0), (5000, 15)],  # on 8 cores everything takes twice as long: 16 threads want one
+)
+def test_what_fetches_were_measured_to_do(tmp_path, delay_us, others):
+    inputs = measured_in_main(tmp_path, running=5 * MS, delay_us=delay_us, batch_bytes=1000)
     assert inputs.running_s == pytest.approx([0.005] * 30)
     assert inputs.cpu_s == pytest.approx([0.005] * 30)
     assert inputs.batch_bytes == 1000
-    assert inputs.others.mid == 0
-
-
-def test_fetches_that_waited_for_a_core_tell_of_other_processes(tmp_path):
-    inputs = measured_in_main(tmp_path, running=5 * MS, delay_us=5000, batch_bytes=1000)
-    # On 8 cores everything takes twice as long: there are 16 that want one.
-    assert inputs.others.mid == pytest.approx(15, rel=0.05)
+    assert inputs.others.mid == pytest.approx(others, rel=0.05)
 
 
 def test_a_busy_interpreter_or_a_batch_of_objects_may_be_slow_to_take_over(tmp_path):
@@ -376,17 +341,17 @@ def test_of_short_passes_of_other_lengths_the_beginnings_are_told(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("metadata", "left"),
-    [({"length": 100}, 60), ({"length": 40}, 0), ({}, 1_000), ({"length": 10**9}, 1_000)],
+    ("epochs", "how", "left"),
+    [
+        (3, {"are_left": True, "length": 100}, 60),
+        (3, {"are_left": True, "length": 40}, 0),
+        (3, {"are_left": True}, 1_000),
+        (3, {"are_left": True, "length": 10**9}, 1_000),
+        (2, {"length": 100}, 0),
+        # The run ended in the last one, or in the only one.
+        (2, {"is_cut_off": True, "length": 100}, 0),
+        (1, {"is_cut_off": True, "length": 100}, 0),
+    ],
 )
-def test_what_passes_that_are_left_would_go_on_with(tmp_path, metadata, left):
-    p = planted(40, workers=2)
-    assert recorded(tmp_path, [p, p, p], are_left=True, **metadata).left == left
-
-
-def test_passes_that_end_leave_nothing(tmp_path):
-    p = planted(40, workers=2)
-    assert recorded(tmp_path / "whole", [p, p], length=100).left == 0
-    # The run ended in the last one, or in the only one.
-    assert recorded(tmp_path / "cut", [p, p], is_cut_off=True, length=100).left == 0
-    assert recorded(tmp_path / "one", [p], is_cut_off=True, length=100).left == 0
+def test_what_epochs_that_are_left_would_go_on_with(tmp_path, epochs, how, left):
+    assert recorded(tmp_path, [planted(40, workers=2)] * epochs, **how).left == left

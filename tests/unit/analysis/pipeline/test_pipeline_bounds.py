@@ -33,9 +33,7 @@ MS = 1e-3
 BATCHES = 120
 
 
-def planted(
-    *, fetch: float, running: float | None, compute: float, workers: int = 0, **more: object
-) -> PipelineInputs:
+def planted(*, fetch, running, compute, workers=0, **more) -> PipelineInputs:
     """A loader in which every batch costs the same, in ms, on a machine with 8 cores."""
     return PipelineInputs(
         setting=Setting(workers),
@@ -126,20 +124,6 @@ def test_more_workers_help_until_computing_is_the_slowest(workers, step):
     assert prediction.speedup_over(48 * MS).mid == pytest.approx(48 / step)
 
 
-def test_two_workers_on_one_core_gain_nothing():
-    inputs = planted(fetch=40, running=40, compute=0, workers=1, cores=1.0)
-    assert ms(predict(inputs).step_s) == pytest.approx(40, rel=0.01)
-    assert ms(with_workers(inputs, 2).step_s) == pytest.approx(40, rel=0.01)
-
-
-def test_deeper_prefetch_hides_a_slow_batch_now_and_then():
-    inputs = planted(fetch=12, running=0, compute=8, workers=2)
-    inputs.fetch_s[::20] = 50 * MS
-    shallow = with_workers(inputs, 2, prefetch=1)
-    deep = with_workers(inputs, 2, prefetch=8)
-    assert ms(deep.wait_s) < 0.5 * ms(shallow.wait_s)
-
-
 def test_persistent_workers_save_their_start_in_every_later_pass():
     inputs = planted(fetch=10, running=0, compute=0, workers=2)
     inputs = replace(
@@ -172,47 +156,38 @@ def width(interval: Interval) -> float:
     return interval.high / interval.low
 
 
-def test_what_is_known_leaves_the_models_own_error():
-    prediction = with_workers(planted(fetch=40, running=10, compute=5), 2)
-    assert (prediction.step_s.low, prediction.step_s.high) == pytest.approx((0.019, 0.021))
+CPU_OF_THREADS = np.full(BATCHES, 80 * MS)
 
 
-def test_an_unknown_running_part_widens_where_cores_are_few():
-    few = with_workers(planted(fetch=40, running=None, compute=5, cores=1.0), 4)
-    many = with_workers(planted(fetch=40, running=None, compute=5, cores=8.0), 4)
-    assert width(few.step_s) > 3
-    assert width(many.step_s) == pytest.approx(1.05 / 0.95)
-    assert few.step_s.low < 0.011
-    assert few.step_s.high > 0.044
-
-
-@pytest.mark.parametrize(("cores", "widens"), [(8.0, False), (2.0, True)])
-def test_saturated_cores_widen(cores, widens):
-    step_s = with_workers(planted(fetch=40, running=40, compute=5, cores=cores), 4).step_s
-    assert (width(step_s) > 1.2) is widens
-
-
-def test_work_of_torchs_other_threads_may_all_fall_on_a_workers_one():
-    inputs = planted(fetch=20, running=20, compute=1, cpu_s=np.full(BATCHES, 80 * MS))
-    prediction = with_workers(inputs, 2)
-    assert prediction.step_s.low == pytest.approx(0.95 * 10 * MS)
-    assert prediction.step_s.high == pytest.approx(1.05 * 40 * MS)
-    of_workers = replace(inputs, setting=Setting(1))
-    assert ms(with_workers(of_workers, 2).step_s) == pytest.approx(10)
-
-
-def test_large_batches_may_take_longer_to_collate_into_shared_memory():
-    inputs = replace(planted(fetch=20, running=10, compute=1), batch_bytes=40e6)
-    assert with_workers(inputs, 1).step_s.high == pytest.approx(1.05 * 100 * MS)
-    assert predict(inputs).step_s.high == pytest.approx(1.05 * 21 * MS)
+@pytest.mark.parametrize(
+    ("inputs", "workers", "least", "most"),
+    [
+        # What is known leaves the model's own error.
+        (planted(fetch=40, running=10, compute=5), 2, 20, 20),
+        # An unknown running part widens where cores are few: they sleep, or run in turn.
+        (planted(fetch=40, running=None, compute=5), 4, 10, 10),
+        (planted(fetch=40, running=None, compute=5, cores=1.0), 4, 10, 1.25 * 45),
+        # So do saturated cores.
+        (planted(fetch=40, running=40, compute=5), 4, 10, 10),
+        (planted(fetch=40, running=40, compute=5, cores=2.0), 4, 22.5, 1.25 * 22.5),
+        # Work of torch's other threads may all fall on a worker's one, which has its own.
+        (planted(fetch=20, running=20, compute=1, cpu_s=CPU_OF_THREADS), 2, 10, 40),
+        (planted(fetch=20, running=20, compute=1, cpu_s=CPU_OF_THREADS, workers=1), 2, 10, 10),
+        # To collate into shared memory may take longer.
+        (planted(fetch=20, running=10, compute=1, batch_bytes=40e6), 1, 20, 100),
+        (planted(fetch=20, running=10, compute=1, batch_bytes=40e6), 0, 21, 21),
+    ],
+)
+def test_how_far_steps_may_differ_from_the_prediction(inputs, workers, least, most):
+    step_s = with_workers(inputs, workers).step_s
+    assert step_s.low == pytest.approx(0.95 * least * MS, rel=0.03)
+    assert step_s.high == pytest.approx(1.05 * most * MS, rel=0.03)
 
 
 @pytest.mark.parametrize("workers", [2, 4, 6])
 def test_what_a_recording_slowed_itself_is_not_taken_over(workers):
     inputs = with_contention(recording_of(shared_pipeline(workers)))
-    measured = measured_rates(inputs)
-    assert measured is not None
-    assert predict(inputs).step_s.mid == pytest.approx(measured.step_s, rel=0.03)
+    assert predict(inputs).step_s.mid == pytest.approx(measured_rates(inputs).step_s, rel=0.03)
     assert ms(with_workers(inputs, 1).step_s) == pytest.approx(25, rel=0.1)
 
 
@@ -233,11 +208,7 @@ def test_other_processes_keep_taking_their_part_of_the_cores(recorded, asked_for
 @pytest.mark.parametrize("workers", [0, 2])
 def test_delay_at_waking_does_not_tell_of_other_processes(workers):
     inputs = planted(fetch=40, running=1, compute=5, workers=workers, cores=2.0)
-    inputs = replace(
-        inputs,
-        runnable_s=np.full(BATCHES, 3 * MS),
-        wait_s=np.full(BATCHES, 40 * MS),
-    )
+    inputs = replace(inputs, runnable_s=np.full(BATCHES, 3 * MS), wait_s=np.full(BATCHES, 40 * MS))
     assert with_contention(inputs) is inputs
 
 
@@ -247,12 +218,6 @@ def test_fetches_that_were_not_measured_are_like_those_that_were():
     inputs = replace(planted(fetch=40, running=None, compute=5, cores=1.0), running_s=running)
     known = planted(fetch=40, running=10, compute=5, cores=1.0)
     assert with_workers(inputs, 4).step_s == with_workers(known, 4).step_s
-
-
-def test_few_and_uneven_batches_widen():
-    inputs = planted(fetch=40, running=0, compute=5, workers=2)
-    uneven = replace(inputs, fetch_s=np.tile([10 * MS, 70 * MS], BATCHES // 2))
-    assert width(predict(uneven).step_s) > width(predict(inputs).step_s)
 
 
 @given(
@@ -293,7 +258,6 @@ def test_measured_rates_leave_out_how_the_pipeline_fills():
         cores=8.0,
     )
     rates = measured_rates(inputs)
-    assert rates is not None
     assert rates.wait_s == pytest.approx(6 * MS)
     assert rates.step_s == pytest.approx(10 * MS)
     assert measured_rates(replace(inputs, wait_s=None)) is None

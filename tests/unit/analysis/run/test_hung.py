@@ -19,6 +19,7 @@ from trainprof.record.last_stacks import STACKS_SUFFIX
 from trainprof.record.schema import Kind
 from trainprof.report.page import page as terminal
 from trainprof.report.text.ending import standstill
+from trainprof.report.text.layout import Page
 
 S = 1_000_000_000
 USER = ["/work/train.py", 21, "RemoteFiles.read"]
@@ -63,7 +64,7 @@ def test_a_run_that_never_began(tmp_path: Path, golden: Any) -> None:
     run = trained(0, idle_s=58)
     workers = [sample(9 + n, run.now, run.now - (58 - n) * S, worker=n) for n in range(2)]
     summary = ended(run, tmp_path, *workers, main(run.now, run.now - S))
-    page = terminal.render(summary, width=80, color=False)
+    page = terminal.render(summary, Page(80))
     golden("hung_80.txt", page.partition("\n\n")[0] + "\n")
     assert summary.hung.idle_s == pytest.approx(58)
     assert summary.run.exit.reason == "limit"
@@ -175,7 +176,7 @@ def test_damaged_samples_are_left_out(tmp_path: Path, damage: Any) -> None:
     odd = {"at_ns": run.now, "pid": "x", "worker": "y", "rank": {}, "threads": [thread]}
     summary = ended(run, tmp_path, broken, odd)
     assert all(isinstance(place.site, str) for place in (summary.hung or Hung(0, [])).stood)
-    terminal.render(summary, width=80, color=False)
+    terminal.render(summary, Page(80))
 
 
 def test_many_places_are_folded_and_cut(tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_many_places_are_folded_and_cut(tmp_path: Path) -> None:
     assert rows[1][:2] == ("workers 0-5", "train.py:21")
     assert len(rows) <= 10
     assert rows[-1] == ("11 more", "", "")
-    narrow = terminal.render(summary, width=40, color=False)
+    narrow = terminal.render(summary, Page(40))
     assert max(map(len, narrow.splitlines()[:12])) <= 40
     few = replace(summary, hung=replace(summary.hung, stood=summary.hung.stood[:1]))
     assert standstill(few) == (shown[0], rows[:1])

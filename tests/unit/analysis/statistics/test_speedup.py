@@ -16,6 +16,7 @@ from trainprof.analysis.statistics.speedup import (
     SLOWER,
     UNKNOWN,
     Pace,
+    SpeedUp,
     chance_of,
     speed_up,
 )
@@ -26,6 +27,10 @@ PAIRS = 200
 def even(mean_s: float, count: int = 100) -> Pace:
     """Steps without any noise."""
     return Pace(mean_s, np.full(count, mean_s))
+
+
+def width(ratio: SpeedUp) -> float:
+    return ratio.high / ratio.low
 
 
 def rates(side: int, planted: float, pairs: int = PAIRS, **noise: float) -> dict[str, float]:
@@ -43,32 +48,16 @@ def rates(side: int, planted: float, pairs: int = PAIRS, **noise: float) -> dict
 
 def test_a_speed_up_is_by_how_many_times_as_many_steps_are_made() -> None:
     ratio = speed_up([even(0.100)], [even(0.080)])
-    assert ratio.mid == pytest.approx(1.25)
     assert ratio.verdict == FASTER
-    assert ratio.low is not None
-    assert ratio.high is not None
     # Steps without noise leave what runs differ by.
-    assert ratio.low == pytest.approx(1.25 / (1 + LEAST_CHANCE))
-    assert ratio.high == pytest.approx(1.25 * (1 + LEAST_CHANCE))
-
-
-def test_swapped_sides_give_the_inverse() -> None:
-    random = np.random.default_rng(0)
-    first, other = pace(random), pace(random, level=1.2)
-    forth, back = speed_up([first], [other]), speed_up([other], [first])
-    assert forth.mid is not None
-    assert back.mid is not None
-    assert forth.mid * back.mid == pytest.approx(1)
-    assert (forth.verdict, back.verdict) == (SLOWER, FASTER)
+    ends = [1.25 / (1 + LEAST_CHANCE), 1.25, 1.25 * (1 + LEAST_CHANCE)]
+    assert [ratio.low, ratio.mid, ratio.high] == pytest.approx(ends)
 
 
 @pytest.mark.parametrize(
-    ("side", "noise"),
-    [(1, {"run_noise": 0.01}), (3, {"run_noise": 0.03, "count": 100}), (2, {})],
+    ("side", "noise"), [(1, {"run_noise": 0.01}), (3, {"run_noise": 0.03, "count": 100}), (2, {})]
 )
-def test_equal_runs_give_false_alarms_in_one_of_twenty_at_most(
-    side: int, noise: dict[str, float]
-) -> None:
+def test_equal_runs_give_false_alarms_in_one_of_twenty_at_most(side, noise):
     verdicts = rates(side, 0.0, **noise)
     assert verdicts[FASTER] + verdicts[SLOWER] <= 0.05
 
@@ -79,12 +68,7 @@ def test_two_runs_each_are_never_less_sure_than_one() -> None:
     # Where those of one side agree by luck, and those of the other do not.
     pair = speed_up([even(0.100), even(0.104)], [even(0.060), even(0.060)])
     single = speed_up([even(0.102)], [even(0.060)])
-    assert pair.low is not None
-    assert pair.high is not None
-    assert single.low is not None
-    assert single.high is not None
-    assert pair.high / pair.low < 1.2
-    assert pair.high / pair.low > single.high / single.low
+    assert width(single) < width(pair) < 1.2
 
 
 def test_of_two_runs_each_the_machine_tells_how_far_they_may_be_apart() -> None:
@@ -95,8 +79,6 @@ def test_of_two_runs_each_the_machine_tells_how_far_they_may_be_apart() -> None:
     half = 2.306004 * math.sqrt(3 / 4 * known)  # Student's t of eight degrees of freedom
     # A side of more runs tells its own spread; that of two is as uncertain as before.
     more = speed_up([*base, *base], [even(0.050), even(0.050)])
-    assert more.low is not None
-    assert pair.low is not None
     assert pair.low < more.low < 2 < 1.2 * more.low
     assert pair.low == pytest.approx(2 * math.exp(-half), rel=1e-4)
     assert pair.high == pytest.approx(2 * math.exp(half), rel=1e-4)
@@ -133,27 +115,6 @@ def test_the_spread_of_runs_is_welchs_interval() -> None:
     assert np.log(ratio.low) == pytest.approx(-np.log(1.05) - half, abs=1e-5)
 
 
-def test_what_is_compared_are_the_means_that_are_shown() -> None:
-    base = [Pace(mean, None) for mean in (0.1, 0.1, 0.4)]
-    other = [Pace(mean, None) for mean in (0.1, 0.1, 0.1)]
-    assert speed_up(base, other).mid == pytest.approx(2)
-
-
-def test_runs_that_agree_by_luck_are_no_surer_than_their_steps() -> None:
-    random = np.random.default_rng(9)
-    noisy = pace(random, noise=0.2, count=60)
-    assert noisy.steps_s is not None
-    base = [replace(noisy, mean_s=0.00200), replace(noisy, mean_s=0.00200)]
-    other = [replace(noisy, mean_s=0.00201), replace(noisy, mean_s=0.00201)]
-    assert speed_up(base, other).verdict == NO_VISIBLE_DIFFERENCE
-
-
-def test_one_run_against_many_takes_their_spread() -> None:
-    base = [Pace(0.1 * factor, None) for factor in (0.97, 1.0, 1.03)]
-    assert speed_up(base, [Pace(0.105, None)]).verdict == NO_VISIBLE_DIFFERENCE
-    assert speed_up(base, [Pace(0.150, None)]).verdict == SLOWER
-
-
 def alone(**met: float) -> Pace:
     return replace(even(0.150), **met)  # type: ignore[arg-type]
 
@@ -170,7 +131,6 @@ GROUP = [even(0.1 * factor) for factor in (0.995, 1.0, 1.005)]
 )
 def test_one_run_against_many_keeps_what_it_met(met: dict[str, float], why: str) -> None:
     ratio = speed_up(GROUP, [alone(**met)])
-    assert ratio.chance is not None
     assert (ratio.chance.share, ratio.chance.why) == (max(met.values()), why)
     # By hand: Student's t of two degrees of freedom, and by how much one run may be off.
     spread = 4.302653 * math.sqrt(0.005**2 * 4 / 3)
@@ -187,14 +147,11 @@ def test_one_run_whose_steps_drifted_is_no_surer_against_many() -> None:
     drifted = Pace(0.150, np.repeat([0.100, 0.200], 50))
     ratio = speed_up(GROUP, [drifted])
     assert ratio.verdict == NO_VISIBLE_DIFFERENCE
-    assert ratio.chance is not None
     assert ratio.chance.why == "step times drifted inside a run"
 
 
 @pytest.mark.parametrize("met", [{}, {"disturbance": 0.03}, {"wandering": LEAST_CHANCE}])
-def test_one_run_that_met_nothing_is_told_by_the_spread_of_the_others(
-    met: dict[str, float],
-) -> None:
+def test_one_run_that_met_nothing_is_told_by_the_spread_of_the_others(met):
     ratio, plain = speed_up(GROUP, [alone(**met)]), speed_up(GROUP, [alone()])
     assert ratio == plain
     assert (ratio.verdict, ratio.chance) == (SLOWER, None)
@@ -235,16 +192,7 @@ DRIFTED = Pace(0.105, np.repeat([0.100, 0.110], 50))
         ([even(0.1), even(0.12)], [even(0.1)], 2 * math.log(1.2), None),
     ],
 )
-def test_what_two_runs_may_differ_by_grows_with_what_disturbs_them(
-    base: list[Pace], other: list[Pace], share: float, why: str | None
-) -> None:
+def test_what_two_runs_may_differ_by_grows_with_what_disturbs_them(base, other, share, why):
     chance = chance_of(base, other)
     assert chance.share == pytest.approx(share)
     assert why is None or why in chance.why
-
-
-def test_a_busy_machine_hides_what_a_quiet_one_shows() -> None:
-    base, other = even(0.100), even(0.115)
-    assert speed_up([base], [other]).verdict == SLOWER
-    loud = speed_up([replace(base, disturbance=0.3)], [other])
-    assert loud.verdict == NO_VISIBLE_DIFFERENCE

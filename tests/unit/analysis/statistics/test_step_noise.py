@@ -25,9 +25,7 @@ from trainprof.analysis.statistics.step_noise import (
         (0.975, 1e9, 1.9623),  # of 1000 degrees: no worse than 0.2 % from the normal 1.9600
     ],
 )
-def test_quantiles_of_student_are_those_of_the_tables(
-    probability: float, degrees: float, quantile: float
-) -> None:
+def test_quantiles_of_student_are_those_of_the_tables(probability, degrees, quantile):
     assert t_quantile(probability, degrees) == pytest.approx(quantile, abs=2e-4)
 
 
@@ -58,12 +56,6 @@ def test_the_mean_is_as_uncertain_as_the_process_that_made_the_steps(alike: floa
     error = np.mean([standard_error(run) for run in runs[:40]])
     # A few percent less for blocks that end, a few more for Student's t.
     assert 0.8 < error / truth < 1.35
-
-
-def test_what_ignores_that_steps_are_alike_is_far_too_sure() -> None:
-    run = ar1(np.random.default_rng(5), 800, alike=0.8)
-    as_if_independent = run.std() / np.sqrt(len(run))
-    assert standard_error(run) > 2 * as_if_independent
 
 
 def test_a_drift_inside_a_run_is_found_and_noise_is_none() -> None:

@@ -89,11 +89,6 @@ def test_what_took_longest_of_several_is_named_first(tmp_path):
     assert (summary.verdict.bottleneck, summary.verdict.site) == ("checkpoint", "train.py:77")
 
 
-def test_what_a_later_version_wrote_is_a_checkpoint(tmp_path):
-    run = saving_run(lambda run, line: run.leaf(Kind.CHECKPOINT_SAVE, MS, site=line, flags=77))
-    assert finding_of(run.summary(tmp_path)).evidence["saves"] == 60
-
-
 def test_what_training_starts_from_ends_with_and_evaluates_with_is_no_part_of_it(tmp_path):
     run = FakeRun()
     loader, held_out, optimizer = run.loader(), run.loader(42), run.optimizer()
@@ -122,8 +117,8 @@ def test_what_training_starts_from_ends_with_and_evaluates_with_is_no_part_of_it
     assert evidence["save_s"] == pytest.approx(80e-3)
 
 
-def loading_run(*, in_loader):
-    """Each batch is loaded by torch.load: by the dataset, or by the loop itself."""
+@pytest.mark.parametrize("in_loader", [True, False])
+def test_what_a_dataset_loads_is_data_and_what_the_loop_loads_a_checkpoint(tmp_path, in_loader):
     run = FakeRun()
     loader, optimizer, line = run.loader(), run.optimizer(), run.site(30)
     run.iterate(loader)
@@ -139,37 +134,17 @@ def loading_run(*, in_loader):
         run.backward(5 * MS)
         run.update(optimizer)
     run.stop(loader)
-    return run
-
-
-def test_what_a_dataset_loads_is_data_and_no_checkpoint(tmp_path):
-    run = loading_run(in_loader=True)
     summary = summarize(run.write(tmp_path, host={"usable_cores": 4}))
-    assert summary.ledger.seconds["checkpoint"] == 0
-    assert summary.ledger.seconds["data_wait"] == pytest.approx(59 * 10e-3)
-    assert summary.ledger.seconds["first_batch"] == pytest.approx(10e-3)
-    assert summary.verdict.bottleneck == "data"
-    assert [finding.id for finding in summary.findings] == ["serial_loading"]
-
-
-def test_what_the_loop_loads_is_a_load(tmp_path):
-    summary = loading_run(in_loader=False).summary(tmp_path)
-    evidence = finding_of(summary).evidence
-    assert summary.ledger.seconds["checkpoint"] == pytest.approx(60 * 9e-3)
-    assert (evidence["saves"], evidence["loads"]) == (0, 60)
-    assert finding_of(summary).cautions == []
-
-
-def test_a_checkpoint_that_is_saved_in_a_loaders_call_stays_one(tmp_path):
-    run = FakeRun()
-    loader, optimizer, line = run.loader(), run.optimizer(), run.site(30)
-    run.iterate(loader)
-    for number in range(60):
-        with run.span(Kind.LOADER_NEXT, site=loader, value=number + 1):
-            run.leaf(Kind.CHECKPOINT_SAVE, 9 * MS, site=line)
-        run.learn(optimizer)
-    run.stop(loader)
-    assert run.summary(tmp_path).ledger.seconds["checkpoint"] == pytest.approx(60 * 9e-3)
+    data_ms = 10 if in_loader else 1
+    assert summary.ledger.seconds["checkpoint"] == pytest.approx(0 if in_loader else 60 * 9e-3)
+    assert summary.ledger.seconds["data_wait"] == pytest.approx(59e-3 * data_ms)
+    if in_loader:
+        assert summary.verdict.bottleneck == "data"
+        assert [finding.id for finding in summary.findings] == ["serial_loading"]
+    else:
+        finding = finding_of(summary)
+        assert (finding.evidence["saves"], finding.evidence["loads"]) == (0, 60)
+        assert finding.cautions == []
 
 
 def test_a_part_of_the_run_names_steps_as_the_whole_does(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
 from support.events import LEARNS, US, FakeRun, seconds
 
@@ -136,25 +135,3 @@ def test_a_closure_goes_on_until_the_update_begins():
         for n, last in ((0, 127), (1, 107), (2, 127))
         for at, end in ((0, 51), (56, last))
     ]
-
-
-def test_each_thread_has_its_own_closures_in_order_of_start():
-    run = FakeRun()
-    optimizer = run.optimizer()
-    run.passes_time(100)
-    begun = run.now
-    with run.span(Kind.OPTIMIZER_STEP, site=optimizer):
-        run.passes_time(5)
-        run.leaf(Kind.FORWARD, 40, flags=LEARNS)
-        run.leaf(Kind.BACKWARD, 40)
-        run.passes_time(10)
-    run.now, run.thread = begun + 3, 1
-    with run.span(Kind.OPTIMIZER_STEP, site=optimizer):
-        run.passes_time(7)
-        computes(run)
-        computes(run)
-        run.passes_time(9)
-    spans, events = closures_of(run, begun)
-    assert spans == [(0, 0, 85), (1, 10, 61), (1, 61, 112)]
-    assert (np.diff(events.start) >= 0).all()
-    assert len(events) == len(run.events()) + 3

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.events import FakeRun
 
-from trainprof.analysis.timeline.events import Events, nest, no_events
+from trainprof.analysis.timeline.events import Events, nest
 from trainprof.record.schema import RECORD, Kind
 
 
@@ -70,16 +70,6 @@ def test_no_time_counts_twice_even_where_spans_overlap_as_they_cannot(spans):
     assert (events.start[top][1:] >= events.end[top][:-1]).all()
 
 
-def test_an_ancestor_of_a_kind_is_found_at_any_distance():
-    run = FakeRun()
-    with run.span(Kind.BACKWARD), run.span(Kind.FORWARD):
-        run.leaf(Kind.GC, 5)
-    run.leaf(Kind.GC, 5)
-    events = run.events()
-    inside = nest(events).inside(events.is_kind(Kind.BACKWARD))
-    assert [Kind(k).name for k in events.kind[inside].tolist()] == ["FORWARD", "GC"]
-
-
 def test_the_outer_of_two_that_begin_together_is_the_one_written_later():
     run = FakeRun()
     with run.span(Kind.LOADER_INIT):
@@ -87,11 +77,6 @@ def test_the_outer_of_two_that_begin_together_is_the_one_written_later():
     events = run.events()
     assert events.kind.tolist() == [Kind.LOADER_INIT, Kind.LOADER_RESET]
     assert nest(events).parent.tolist() == [-1, 0]
-
-
-def test_no_events_nest_into_nothing():
-    nesting = nest(no_events())
-    assert len(nesting.top()) == len(nesting.parent) == len(nesting.own_ns) == 0
 
 
 def test_holes_torn_records_and_unknown_kinds_are_left_out():

@@ -15,32 +15,20 @@ from trainprof.analysis.summary.run import LEDGER_KEYS
 from trainprof.analysis.timeline import ledger as ledger_module
 from trainprof.analysis.timeline.events import nest
 from trainprof.analysis.timeline.intervals import Coverage
-from trainprof.analysis.timeline.ledger import (
-    Window,
-    attribute,
-    ledger,
-    loop_seconds,
-    update_seconds,
-    within,
-)
+from trainprof.analysis.timeline.ledger import Window, attribute, update_seconds
 from trainprof.record.schema import Kind, SyncFlag, Topic
 
 
-def plain_run(steps=3):
-    """Start-up 7 ms, `steps` steps without python between, shutdown 3 ms."""
-    run = FakeRun()
-    loader, optimizer = run.loader(), run.optimizer()
-    run.passes_time(7 * MS)
-    run.train_pass(loader, optimizer, steps)
-    run.passes_time(3 * MS)
-    return run
+def plain_run():
+    """Start-up 2 s, 3 steps without python between, shutdown 2 s."""
+    return Loop().play("~ i1 3( n1 l ) s1 ~").run
 
 
 def test_a_plain_loop(tmp_path):
     run = plain_run()
     ledger = seconds(run.summary(tmp_path))
     assert ledger == {
-        "startup": 7 * MS,
+        "startup": 2_000 * MS,
         "loader_start": 10 * US,
         "first_batch": 100 * US,
         "data_wait": 200 * US,
@@ -48,7 +36,7 @@ def test_a_plain_loop(tmp_path):
         "forward": 600 * US,
         "backward": 900 * US,
         "optimizer": 150 * US,
-        "shutdown": 3 * MS,
+        "shutdown": 2_000 * MS,
     }
     assert sum(ledger.values()) == run.now - run.start
 
@@ -134,7 +122,7 @@ def test_python_inside_a_closure_is_told_from_the_update(tmp_path):
 
 def test_a_graph_that_torch_compile_made_is_part_of_the_span_around_it(tmp_path):
     run = FakeRun()
-    graph, model = run.text(Topic.CLASS, "GraphModule.__new__.<locals>.GraphModuleImpl"), 0
+    graph = run.text(Topic.CLASS, "GraphModule.__new__.<locals>.GraphModuleImpl")
     model, optimizer = run.text(Topic.CLASS, "Net"), run.optimizer()
     run.forward(100, site=model)
     with run.span(Kind.BACKWARD):
@@ -287,20 +275,12 @@ def test_the_rest_is_split_by_its_place_in_the_loop(tmp_path, loop, places):
 KINDS = [k for k in Kind if k >= Kind.LOADER_INIT]
 
 
-@st.composite
-def forests(draw):
-    leaf = st.tuples(st.integers(0, 9), st.sampled_from(KINDS), st.integers(0, 127), st.just([]))
-    node = st.recursive(
-        leaf,
-        lambda inner: st.tuples(
-            st.integers(0, 9),
-            st.sampled_from(KINDS),
-            st.integers(0, 127),
-            st.lists(inner, max_size=3),
-        ),
-        max_leaves=25,
-    )
-    return draw(st.lists(node, max_size=12))
+SPAN = (st.integers(0, 9), st.sampled_from(KINDS), st.integers(0, 127))
+NODES = st.recursive(
+    st.tuples(*SPAN, st.just([])),
+    lambda inner: st.tuples(*SPAN, st.lists(inner, max_size=3)),
+    max_leaves=25,
+)
 
 
 # The loop begins inside of a span, and nothing begins in it before it ends.
@@ -321,7 +301,7 @@ EVALUATES_AT_ONCE = [
 @settings(max_examples=40, deadline=None)
 @example(ENDS_AT_ONCE, 0)
 @example(EVALUATES_AT_ONCE, 0)
-@given(forests(), st.integers(0, 3))
+@given(st.lists(NODES, max_size=12), st.integers(0, 3))
 def test_whatever_happens_the_ledger_sums_to_the_wall(tmp_path_factory, forest, value):
     run = FakeRun()
     loaders = [run.loader(41), run.loader(42)]
@@ -347,27 +327,6 @@ def test_whatever_happens_the_ledger_sums_to_the_wall(tmp_path_factory, forest, 
     assert set(summary.ledger.seconds) == set(LEDGER_KEYS)
     rest = sum(summary.ledger.other_by_place.values())
     assert rest == pytest.approx(summary.ledger.seconds["other"], abs=1e-12)
-
-
-def test_overlapping_times_of_a_damaged_log_do_not_count_twice(tmp_path):
-    run = plain_run()
-    run.record(Kind.FORWARD, run.start + 7 * MS + 20 * US, run.now - MS, flags=LEARNS)
-    summary = run.summary(tmp_path)
-    assert sum(seconds(summary).values()) == run.now - run.start
-
-
-def test_the_loops_part_adds_up_to_the_loop():
-    run = plain_run()
-    events = run.events()
-    nesting = nest(events)
-    segments = within_run = events.start[:0].reshape(-1, 2)
-    attribution = attribute(events, nesting, segments, has_device=False)
-    window = Window(run.start, run.start + 7 * MS, run.now - 3 * MS, run.now)
-    inside = loop_seconds(events, attribution, window)
-    assert round(sum(inside.values()) * 1e9) == window.loop_end - window.loop_start
-    assert inside["startup"] == inside["shutdown"] == 0
-    assert ledger(events, attribution, window).seconds["forward"] == inside["forward"]
-    assert not within(within_run, events.start).any()
 
 
 def updates_of(run, began=0, compiling=None):
@@ -410,21 +369,12 @@ def with_a_closure(run, muon, adam):
         run.passes_time(10 * US)
 
 
-def nested_optimizers(run, muon, adam):
-    with run.span(Kind.OPTIMIZER_STEP, site=muon):
-        run.passes_time(20 * US)
-        run.update(adam, 50 * US)
-        with run.span(Kind.OPTIMIZER_STEP, site=muon):  # super().step()
-            run.passes_time(5 * US)
-
-
 @pytest.mark.parametrize(
     ("plant", "muon_us", "adam_us"),
     [
         (two_optimizers, 2_100, 150),
         (beside_steps, None, 50),
         (with_a_closure, None, 14),
-        (nested_optimizers, 25, 50),
     ],
 )
 def test_each_optimizer_has_its_own_time(plant, muon_us, adam_us):

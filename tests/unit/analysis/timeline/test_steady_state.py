@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.events import LEARNS, MS, US, FakeRun
+from support.loops import Loop
 
 from trainprof.analysis.timeline.steady_state import MAX_LISTED, MIN_STEADY_STEPS, steady_steps
 from trainprof.record.schema import Kind
@@ -90,24 +91,15 @@ def test_batches_piled_up_by_workers_are_not_steady(tmp_path):
 
 
 def test_steady_figures_leave_evaluation_out(tmp_path):
-    run = FakeRun()
-    loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
-    run.iterate(loader)
-    for step in range(60):
-        run.next(loader)
-        run.learn(optimizer)
-        if step % 20 == 10:
-            run.evaluation_pass(validation, 50)
-    summary = run.summary(tmp_path)
+    loop = "i1 3( 10( n1 l ) [ i2 50( n2 f0 ) s2 ] 10( n1 l ) )"
+    summary = Loop().play(loop).run.summary(tmp_path)
     assert summary.training.step_s.max == pytest.approx(650e-6)
     assert summary.outliers == []
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 19])
 def test_a_short_run_has_figures_and_no_verdict(tmp_path, steps):
-    run = FakeRun()
-    run.train_pass(run.loader(), run.optimizer(), steps)
-    summary = run.summary(tmp_path)
+    summary = Loop().play(f"i1 {steps}( n1 l ) s1").run.summary(tmp_path)
     assert summary.training.steps == steps
     assert 1 <= summary.training.steady_steps < 20
     assert summary.verdict.bottleneck == "unknown"

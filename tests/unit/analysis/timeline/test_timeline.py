@@ -8,8 +8,7 @@ from support.events import MS, US, FakeRun, seconds
 from support.loops import Loop
 
 from trainprof.analysis.timeline.events import nest
-from trainprof.analysis.timeline.steps import step_boundaries
-from trainprof.analysis.timeline.timeline import loop_start
+from trainprof.analysis.timeline.timeline import loop_start, step_boundaries
 from trainprof.findings.summarize import context_of
 from trainprof.record.schema import Kind
 
@@ -73,21 +72,17 @@ def test_what_modules_are_called_for_long_before_is_no_part_of_it(step, ahead):
     assert began - 3.5 * (run.now - began) / 9 <= begins_at(run) <= began
 
 
-def compiled(run, models=1):
-    """However long it takes, in the calls and in the backward."""
+def compiled(run):
+    """However long it takes, in the calls of two models and in the backward."""
     run.forward(US)
     run.passes_time(100_000 * MS)
     began = run.now
     for step in range(10):
-        for _ in range(models):
+        for _ in range(2):
             run.forward(200 * US if step else 60_000 * MS)
         run.backward(300 * US if step else 60_000 * MS)
         run.update(run.optimizer())
     return began
-
-
-def compiled_models(run):
-    return compiled(run, 2)
 
 
 def slow_first_loss(run):
@@ -129,7 +124,6 @@ def too_few_steps(run):
     "plant",
     [
         compiled,
-        compiled_models,
         slow_first_loss,
         long_first_rollout,
         call_shortly_before,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.cases import Planted, case_of, noted
+from support.cases import healthy, noted
+from support.findings import finding_of
 
-from trainprof.findings.diagnose import diagnose
 from trainprof.findings.distributed.data_parallel.probe import DataParallelNote
 from trainprof.findings.distributed.data_parallel.rule import RULE
 
@@ -23,8 +23,6 @@ def test_data_parallel(
     note: DataParallelNote | None, settings: dict[str, float], site: str | None
 ) -> None:
     notes = noted(*([] if note is None else [note]), places=("train.py:12",))
-    planted = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
-    findings = diagnose(case_of(planted, notes=notes, settings=settings)).findings
-    known = [finding for finding in findings if finding.id == RULE.id]
-    assert [finding.site for finding in known] == ([site] if site else [])
-    assert all(finding.predicted_speedup is None for finding in known)
+    finding = finding_of(RULE.id, healthy(notes=notes, settings=settings))
+    assert (finding and finding.site) == site
+    assert finding is None or finding.predicted_speedup is None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from support.cases import Planted, case_of, noted
+from support.cases import healthy, noted, with_run
+from support.findings import finding_of
 
-from trainprof.findings.diagnose import diagnose
 from trainprof.findings.distributed.needless_averaging.probe import GradientSyncsNote
-from trainprof.findings.distributed.needless_averaging.rule import ID
+from trainprof.findings.distributed.needless_averaging.rule import RULE
 
 
 @pytest.mark.parametrize(
@@ -26,14 +24,10 @@ def test_needless_averaging(
     batches: float | None, ranks: int, backward_s: float, site: str | None
 ) -> None:
     syncs = [] if batches is None else [GradientSyncsNote(9, 1.0), GradientSyncsNote(1, batches)]
-    context = case_of(
-        Planted(workers=2, fetch_s=0.002, compute_s=0.01),
-        parts={"backward": backward_s},
-        notes=noted(*syncs, places=("train.py:40",)),
-    )
-    run = replace(context.summary.run, world_size=ranks)
-    findings = diagnose(replace(context, summary=replace(context.summary, run=run))).findings
-    known = [finding for finding in findings if finding.id == ID]
-    assert [finding.site for finding in known] == ([site] if site else [])
-    assert all(finding.predicted_speedup is None for finding in known)
-    assert all(finding.evidence["batches_of_an_update"] == batches for finding in known)
+    notes = noted(*syncs, places=("train.py:40",))
+    context = with_run(healthy(parts={"backward": backward_s}, notes=notes), world_size=ranks)
+    finding = finding_of(RULE.id, context)
+    assert (finding and finding.site) == site
+    if finding is not None:
+        assert finding.predicted_speedup is None
+        assert finding.evidence["batches_of_an_update"] == batches

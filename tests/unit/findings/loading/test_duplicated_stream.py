@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,7 @@ import pytest
 from support.cases import Planted, case_of
 from support.events import FakeRun
 
-from trainprof.analysis.loading.stream_samples import WorkerStream, equal_workers, recorded_stream
-from trainprof.analysis.summary.loader import Fetch
+from trainprof.analysis.loading.workers import WorkerStream, equal_workers, recorded_stream
 from trainprof.findings.diagnose import diagnose
 from trainprof.record.schema import Topic
 
@@ -58,44 +56,42 @@ def test_workers_with_equal_samples(
         pid: WorkerStream(seed, samples, asked_for_worker=False)
         for pid, (seed, samples) in workers.items()
     }
-    fetch = case_of(Planted()).feeding[0].loader.fetch
-    assert isinstance(fetch, Fetch)
-    fetch = replace(fetch, per_worker=[{"pid": pid} for pid in (11, 12, 13)])
+    rows = [{"pid": pid} for pid in (11, 12, 13)]
+    fetch = Planted().having(fetch={"per_worker": rows}).loader.fetch
+    assert fetch is not None
     assert equal_workers(streams, fetch) == expected
 
 
+EQUAL = {"is_iterable": True, "equal_workers": 6, "shares_samples": False}
+
+
 @pytest.mark.parametrize(
-    ("changes", "is_found"),
+    ("changes", "is_repeated", "is_shared"),
     [
-        ({"equal_workers": 6, "shares_samples": False}, True),
-        ({"equal_workers": 6, "shares_samples": None}, True),  # of a library
-        ({"equal_workers": 1, "shares_samples": False}, False),  # by a rank, a queue, at random
-        ({"equal_workers": None, "shares_samples": False}, False),
-        ({"equal_workers": 6, "shares_samples": True}, False),
-        ({"equal_workers": 6, "shares_samples": False, "has_asked_for_worker": True}, False),
-        ({"equal_workers": 6, "is_iterable": False}, False),
+        ({}, True, False),
+        ({"shares_samples": None}, True, False),  # of a library
+        ({"equal_workers": 1}, False, True),  # by a rank, a queue, at random
+        ({"equal_workers": None}, False, False),
+        ({"shares_samples": True}, False, True),
+        ({"has_asked_for_worker": True}, False, True),
+        ({"is_iterable": False}, False, True),
     ],
 )
-def test_a_stream_that_each_worker_yields_comes_first(
-    changes: dict[str, Any], is_found: bool
-) -> None:
+def test_duplicated_stream(changes: dict[str, Any], is_repeated: bool, is_shared: bool) -> None:
     planted = Planted(workers=6, fetch_s=0.2, running=1.0, compute_s=0.01, cores=12)
-    planted.loader = replace(planted.loader, **{"is_iterable": True, **changes})
-    findings = diagnose(case_of(planted)).findings
-    assert (findings[0].id == "duplicated_stream") is is_found
-    if is_found:
-        assert findings[0].severity == "high"
+    findings = diagnose(case_of(planted.having(**{**EQUAL, **changes}))).findings
+    assert (findings[0].id == "duplicated_stream") is is_repeated
+    if is_repeated:
+        assert (findings[0].site, findings[0].severity) == ("train.py:41", "high")
         assert findings[0].predicted_speedup == pytest.approx([1.0, 6.0], rel=0.01)
     # More workers are not advised without a share for each.
     more = [x for x in findings if "num_workers" in x.advice]
     assert more
-    is_shared = changes.get("is_iterable") is False or not is_found
-    is_shared &= changes != {"equal_workers": None, "shares_samples": False}
     assert all(bool(x.change) is is_shared for x in more)
 
 
 @pytest.mark.parametrize(
-    ("facts", "asks", "shares"),
+    ("metadata", "asks", "shares"),
     [
         ({"is_own_stream": True}, False, False),
         ({"is_own_stream": True}, True, True),
@@ -106,13 +102,13 @@ def test_a_stream_that_each_worker_yields_comes_first(
     ],
 )
 def test_whether_a_stream_asks_for_its_worker(
-    tmp_path: Path, facts: dict[str, bool | None], asks: bool, shares: bool | None
+    tmp_path: Path, metadata: dict[str, bool | None], asks: bool, shares: bool | None
 ) -> None:
     run = FakeRun()
     plain = {"is_iterable": True, "num_workers": 0, "set_up_as_workers_start": False}
-    loader, optimizer = run.loader(**plain | facts), run.optimizer()
+    loader, optimizer = run.loader(**plain | metadata), run.optimizer()
     if asks:
         run.text(Topic.ENVIRONMENT, {"asked_for_worker": True})
     run.train_pass(loader, optimizer, 4, samples=[4] * 4)
-    (found,) = run.summary(tmp_path).loaders
-    assert found.shares_samples is shares
+    (recorded,) = run.summary(tmp_path).loaders
+    assert recorded.shares_samples is shares

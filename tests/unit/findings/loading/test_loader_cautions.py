@@ -1,16 +1,18 @@
-"""What a change of a loader's arguments alters, and what it needs first."""
+"""What a change of a loader's arguments alters, and what it needs first, by its records."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.cases import Planted, case_of
+from support.events import US, FakeRun
 
-from trainprof.findings.diagnose import diagnose
 from trainprof.findings.loading.loader_cautions import cautions_of, needed_first, one_iterator
-from trainprof.findings.run_context import Feeder
+from trainprof.record.schema import Kind, Topic
 
 KEPT = {"persistent_workers": True}
 KEPT_TWO = {"num_workers": 2, **KEPT}
@@ -20,94 +22,68 @@ FILE = {"open_files": ["archive (NpzFile)"]}
 STREAM = {"is_iterable": True}
 RNG = {"generators": ["rng"]}
 LEVEL = {"changed_between_passes": ["level"]}
-
-
-def loader_case(workers: int, metadata: dict[str, Any]) -> Feeder:
-    (feeder,) = case_of(Planted(workers=workers)).feeding
-    # Nothing is random unless a row says so.
-    plain = {"holds_tensors": True, "draws_in_order": True}
-    return replace(feeder, loader=replace(feeder.loader, **{**plain, **metadata}))
+LAMBDA = {"unpicklable": ["f (a lambda)"]}
 
 
 @pytest.mark.parametrize(
-    ("workers", "facts", "change", "needed", "cautions"),
+    ("workers", "loader", "change", "needed", "cautions"),
     [
-        (0, {}, KEPT_TWO, [], []),
+        (0, {}, KEPT_TWO, 0, 0),
         # Random numbers.
-        (0, {"holds_tensors": False}, TWO, [], ["in workers"]),
-        (0, {"collate_site": "train.py:3"}, TWO, [], ["in workers"]),
-        (1, {"holds_tensors": False}, TWO, [], []),
-        (2, {"holds_tensors": False}, NONE, [], ["refuses them without", "without workers"]),
-        (0, RNG, TWO, [], ["self.rng"]),
-        (0, RNG, ONE, [], ["self.rng"]),  # the same again in each epoch
-        (0, RNG, {**ONE, **KEPT}, [], []),
-        (1, RNG, KEPT_TWO, [], ["self.rng"]),
-        (2, RNG, {"num_workers": 3}, [], []),  # they do so now
-        (2, {"draws_in_order": False}, KEPT, [], ["shuffling"]),
-        (2, {"draws_in_order": False, **STREAM}, KEPT, [], []),
+        (0, {"holds_tensors": False}, TWO, 0, 1),
+        (0, {"collate_site": "train.py:3"}, TWO, 0, 1),
+        (1, {"holds_tensors": False}, TWO, 0, 0),
+        (2, {"holds_tensors": False}, NONE, 0, 2),
+        (0, RNG, TWO, 0, 1),
+        (0, RNG, ONE, 0, 1),  # the same again in each epoch
+        (0, RNG, {**ONE, **KEPT}, 0, 0),
+        (1, RNG, KEPT_TWO, 0, 1),
+        (2, RNG, {"num_workers": 3}, 0, 0),  # they do so now
+        (2, {"draws_in_order": False}, KEPT, 0, 1),
+        (2, {"draws_in_order": False, **STREAM}, KEPT, 0, 0),
         # Streams.
-        (0, {**STREAM, "shares_samples": True}, TWO, [], []),
-        (0, {**STREAM, "has_asked_for_worker": True}, TWO, [], []),
-        (0, {**STREAM, "shares_samples": False}, TWO, ["its share"], ["each sample 2 times"]),
-        (0, STREAM, TWO, ["its share"], ["unless it shares"]),
-        (0, {**STREAM, "shares_samples": False}, ONE, [], []),
-        (2, {**STREAM, "shares_samples": True}, NONE, ["without workers"], ["refuses them"]),
+        (0, {**STREAM, "shares_samples": True}, TWO, 0, 0),
+        (0, {**STREAM, "has_asked_for_worker": True}, TWO, 0, 0),
+        (0, {**STREAM, "shares_samples": False}, TWO, 1, 1),
+        (0, STREAM, TWO, 1, 1),
+        (0, {**STREAM, "shares_samples": False}, ONE, 0, 0),
+        (2, {**STREAM, "shares_samples": True}, NONE, 1, 1),
         # Open files and connections.
-        (0, FILE, TWO, ["open archive (NpzFile)"], ["share its file offset"]),
-        (0, {**FILE, **SPAWNED}, TWO, ["open archive"], ["cannot be given", "pickled"]),
-        (2, FILE, {"num_workers": 4}, [], []),
+        (0, FILE, TWO, 1, 1),
+        (0, {**FILE, **SPAWNED}, TWO, 1, 2),
+        (2, FILE, {"num_workers": 4}, 0, 0),
         # New interpreters.
-        (0, SPAWNED, TWO, [], ["get the dataset and functions pickled, and the script needs if"]),
-        (0, {**SPAWNED, "guards_main": True}, TWO, [], ["pickled"]),
-        (0, {**SPAWNED, "guards_main": False}, TWO, ["put what the script runs"], ["pickled"]),
-        (0, {**SPAWNED, "unpicklable": ["f (a lambda)"]}, TWO, ["make f (a lambda)"], ["pickled"]),
-        (0, {"unpicklable": ["f (a lambda)"], "guards_main": False}, TWO, [], []),
-        (1, SPAWNED, TWO, [], []),
+        (0, SPAWNED, TWO, 0, 1),
+        (0, {**SPAWNED, "guards_main": True}, TWO, 0, 1),
+        (0, {**SPAWNED, "guards_main": False}, TWO, 1, 1),
+        (0, {**SPAWNED, **LAMBDA}, TWO, 1, 1),
+        (0, {**LAMBDA, "guards_main": False}, TWO, 0, 0),
+        (1, SPAWNED, TWO, 0, 0),
         # Datasets that change between epochs.
-        (0, LEVEL, TWO, [], ["changes the dataset's level between epochs"]),
-        (0, LEVEL, KEPT_TWO, ["keep the dataset's level"], []),
-        (2, LEVEL, KEPT, ["keep the dataset's level"], []),
+        (0, LEVEL, TWO, 0, 1),
+        (0, LEVEL, KEPT_TWO, 1, 0),
+        (2, LEVEL, KEPT, 1, 0),
         # Batches on a device, overlapping iterations.
-        (0, {"touches_device": True}, TWO, ["move .to(device) out"], []),
-        (1, {"touches_device": True}, TWO, [], []),
-        (2, {"overlaps": True}, KEPT, ["its own loader"], []),
-        (0, {"overlaps": True}, TWO, [], []),
+        (0, {"touches_device": True}, TWO, 1, 0),
+        (1, {"touches_device": True}, TWO, 0, 0),
+        (2, {"overlaps": True}, KEPT, 1, 0),
+        (0, {"overlaps": True}, TWO, 0, 0),
     ],
 )
 def test_what_a_change_needs_and_alters(
     workers: int,
-    facts: dict[str, Any],
+    loader: dict[str, Any],
     change: dict[str, Any],
-    needed: list[str],
-    cautions: list[str],
+    needed: int,
+    cautions: int,
+    says: Callable[..., None],
 ) -> None:
-    feeder = loader_case(workers, facts)
-    for parts, texts in (
-        (needed, needed_first(feeder.loader, change)),
-        (cautions, cautions_of(feeder, change)),
-    ):
-        assert len(texts) == len(parts), texts
-        assert all(part in text for part, text in zip(parts, texts, strict=True))
-
-
-@pytest.mark.parametrize(("shards", "workers"), [(1, 1), (2, 2), (8, 3)])
-def test_no_more_workers_than_a_stream_has_shards(shards: int, workers: int) -> None:
-    planted = Planted(fetch_s=0.03, running=0.6, compute_s=0.01, shards=shards)
-    planted.loader = replace(planted.loader, is_iterable=True, has_asked_for_worker=True)
-    (finding,) = diagnose(case_of(planted)).findings
-    assert (finding.id, finding.change["num_workers"]) == ("serial_loading", workers)
-
-
-@pytest.mark.parametrize("facts", [{"overlaps": True}, LEVEL, {"built": 10}])
-def test_workers_that_cannot_be_kept_are_not_advised_to_be(facts: dict[str, Any]) -> None:
-    serial = Planted(fetch_s=0.03, compute_s=0.01, passes=10)
-    serial.loader = replace(serial.loader, **facts)
-    (finding,) = diagnose(case_of(serial)).findings
-    assert finding.change.keys() == {"num_workers"}
-    restarted = Planted(workers=2, fetch_s=0.02, passes=10, start_s=0.3)
-    restarted.loader = replace(restarted.loader, **facts)
-    (finding,) = diagnose(case_of(restarted)).findings
-    assert (finding.id, finding.change) == ("worker_restart", {})
+    # Nothing is random unless a row says so.
+    plain = {"holds_tensors": True, "draws_in_order": True}
+    (feeder,) = case_of(Planted(workers=workers).having(**plain | loader)).feeding
+    first, altered = needed_first(feeder.loader, change), cautions_of(feeder, change)
+    assert (len(first), len(altered)) == (needed, cautions)
+    says(*(f"first: {text}" for text in first), *(f"note: {text}" for text in altered))
 
 
 def test_workers_for_each_step_need_one_iterator_first() -> None:
@@ -116,3 +92,121 @@ def test_workers_for_each_step_need_one_iterator_first() -> None:
     assert needed_first(each, TWO) == [one_iterator(each)]
     assert needed_first(each, {"pin_memory": True}) == []
     assert needed_first(loader, TWO) == []
+
+
+@pytest.mark.parametrize(
+    ("workers", "loader"),
+    [
+        (0, {}),
+        (2, {}),
+        (0, LEVEL),  # it has no copy
+        (2, LEVEL),
+        (2, {"built": 10, "datasets": 10}),
+        (2, {"built": 10, "datasets": 1}),
+    ],
+)
+def test_one_iterator(workers: int, loader: dict[str, Any], says: Callable[..., None]) -> None:
+    says(one_iterator(Planted(workers=workers, passes=10).having(**loader).loader))
+
+
+# -- as it is recorded
+
+
+def give(run: FakeRun, loader: int, *numbers: int) -> None:
+    for number in numbers:
+        run.leaf(Kind.LOADER_NEXT, 100 * US, site=loader, value=number)
+
+
+def in_pairs(run: FakeRun, loader: int) -> None:
+    """`zip(loader, loader)`."""
+    run.iterate(loader)
+    run.iterate(loader)
+    give(run, loader, 1, 1, 2, 2, 3, 3, 4, 4)
+    run.stop(loader)
+
+
+def evaluated_meanwhile(run: FakeRun, loader: int) -> None:
+    """Some batches in the middle of an epoch."""
+    run.iterate(loader)
+    give(run, loader, 1, 2, 3, 4)
+    run.iterate(loader)
+    give(run, loader, 1, 2, 5, 6, 7, 8)
+    run.stop(loader)
+
+
+def left_early(run: FakeRun, loader: int) -> None:
+    for batches in (4, 3, 4, 1):
+        run.iterate(loader)
+        give(run, loader, *range(1, batches + 1))
+
+
+def resumed(run: FakeRun, loader: int) -> None:
+    """torchdata's StatefulDataLoader counts on from where its state was."""
+    run.iterate(loader)
+    give(run, loader, 1, 2, 3, 4)
+    run.iterate(loader)
+    give(run, loader, 5, 6, 7, 8)
+
+
+def made_and_dropped(run: FakeRun, loader: int) -> None:
+    run.iterate(loader)
+    run.iterate(loader)
+    give(run, loader, 1, 2, 3, 4)
+    run.stop(loader)
+
+
+@pytest.mark.parametrize(
+    ("use", "overlaps"),
+    [
+        (in_pairs, True),
+        (evaluated_meanwhile, True),
+        (left_early, False),
+        (resumed, False),
+        (made_and_dropped, False),
+    ],
+)
+def test_whether_epochs_of_a_loader_overlap(
+    tmp_path: Path, use: Callable[[FakeRun, int], None], overlaps: bool
+) -> None:
+    run = FakeRun()
+    loader, optimizer = run.loader(num_workers=2), run.optimizer()
+    run.train_pass(loader, optimizer, 4)
+    use(run, loader)
+    run.train_pass(loader, optimizer, 4)
+    (recorded,) = run.summary(tmp_path).loaders
+    assert recorded.overlaps is overlaps
+    assert recorded.may_keep_workers is not overlaps
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_new"), [((1, 2, 3, 4), True), ((1, 1, 1, 1), False), ((1, 1, 2, 2), False)]
+)
+def test_whether_recreated_loaders_have_new_datasets(
+    tmp_path: Path, numbers: tuple[int, ...], is_new: bool
+) -> None:
+    run = FakeRun()
+    loader, optimizer = run.loader(num_workers=2), run.optimizer()
+    for number in numbers:
+        run.mark(Kind.LOADER_BUILT, site=loader, value=number)
+        # What older runs had besides: numbers of samplers and collate functions.
+        run.mark(94, site=loader, value=number)
+        run.train_pass(loader, optimizer, 4)
+    (recorded,) = run.summary(tmp_path).loaders
+    assert (recorded.is_rebuilt, recorded.is_of_new_parts) == (True, is_new)
+
+
+@pytest.mark.parametrize("line", [10, 11])
+def test_what_one_loader_of_a_line_forbids_counts_for_all(tmp_path: Path, line: int) -> None:
+    run = FakeRun()
+    train, optimizer = run.loader(10, num_workers=2), run.optimizer()
+    other = run.loader(line, num_workers=2, length=3)
+    changed = {"loader": other, "attribute": "level"}
+    run.text(Topic.ENVIRONMENT, {"changed_dataset": changed})
+    for _ in range(2):
+        run.train_pass(train, optimizer, 4)
+        in_pairs(run, other)
+    recorded, _ = run.summary(tmp_path).loaders
+    is_same = line == 10
+    assert recorded.overlaps is is_same
+    assert recorded.changed_between_passes == (["level"] if is_same else [])
+    assert recorded.may_keep_workers is not is_same

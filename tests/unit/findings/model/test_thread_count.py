@@ -7,30 +7,28 @@ from typing import Any
 
 import pytest
 from support import summaries
-from support.cases import STEPS, Planted, case_of
-from support.found import found, only
+from support.cases import HEALTHY, STEPS, Planted, case_of, with_summary
+from support.findings import finding_of, only, reported
 
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.summary.finding import LIKELY
 from trainprof.analysis.summary.loader import WorkerThreads
-from trainprof.findings.combined_speedup import together
 from trainprof.findings.diagnose import diagnose
 from trainprof.findings.run_context import RunContext
 
 
 def on_cores(context: RunContext, threads_there: int = 40, **cpu: Any) -> RunContext:
     """Returns a case of a machine of eight cores, of which the run may use some."""
-    told = summaries.system().cpu | {"per_core_percent": [0.0] * 8}
-    told |= {"host_percent": {"mean": 12.5}, "tree_percent": {"mean": 100.0}, **cpu}
-    system = summaries.system(cpu=told)
-    system = replace(system, processes=[{"role": "main", "threads": threads_there}])
-    return replace(context, summary=replace(context.summary, system=system))
+    usual = {"host_percent": {"mean": 12.5}, "tree_percent": {"mean": 100.0}}
+    known = summaries.system().cpu | {"per_core_percent": [0.0] * 8} | usual | cpu
+    system = summaries.system(cpu=known, processes=[{"role": "main", "threads": threads_there}])
+    return with_summary(context, system=system)
 
 
 def in_workers(
     runnable: float = 0.5,
     threads: float = 2.0,
-    told: WorkerThreads | None = None,
+    of_torch: WorkerThreads | None = None,
     ranks: int = 1,
     **changes: Any,
 ) -> RunContext:
@@ -41,12 +39,12 @@ def in_workers(
     assert fetch is not None
     assert fetch.wall_s is not None
     assert fetch.running_s is not None
-    made_s = fetch.wall_s.mean * fetch.n
-    fetch = replace(
-        fetch, runnable_s=runnable * made_s, asleep_s=0.0, cpu_s=threads * fetch.running_s
+    waited_s, cpu_s = runnable * fetch.wall_s.mean * fetch.n, threads * fetch.running_s
+    planted.having(
+        fetch={"runnable_s": waited_s, "asleep_s": 0.0, "cpu_s": cpu_s},
+        inputs={"ranks": ranks},
+        worker_threads=of_torch,
     )
-    planted.loader = replace(planted.loader, fetch=fetch, worker_threads=told)
-    planted.inputs = replace(planted.inputs, ranks=ranks)
     return on_cores(case_of(planted), cores_usable=float(planted.inputs.cores))
 
 
@@ -54,31 +52,27 @@ def in_workers(
     ("how", "site"),
     [
         ({}, "train.py:41"),
-        ({"told": WorkerThreads(8)}, "train.py:41"),
-        ({"told": WorkerThreads(8, "train.py:69")}, "train.py:69"),
-        ({"threads": 1.2, "told": WorkerThreads(8, "train.py:69")}, "train.py:69"),
+        ({"of_torch": WorkerThreads(8)}, "train.py:41"),
+        ({"of_torch": WorkerThreads(8, "train.py:69")}, "train.py:69"),
+        ({"threads": 1.2, "of_torch": WorkerThreads(8, "train.py:69")}, "train.py:69"),
         ({"ranks": 4, "cores": 8}, "train.py:41"),
         ({"threads": 1.1}, None),  # one each: they are many workers, or the work is much
-        ({"runnable": 0.1, "told": WorkerThreads(8)}, None),
+        ({"runnable": 0.1, "of_torch": WorkerThreads(8)}, None),
         ({"runnable": 0.1}, None),  # who want a core have it
         ({"cores": 16}, None),
         ({"fetch_s": 0.001}, None),  # hardly ever at work
     ],
 )
 def test_threads_in_workers(how: dict[str, Any], site: str | None) -> None:
-    told = [one for one in diagnose(in_workers(**how)).findings if one.id == "thread_count"]
-    assert [one.site for one in told] == ([] if site is None else [site])
-    assert all(one.recoverable_s is None for one in told)
+    finding = finding_of("thread_count", in_workers(**how))
+    assert (finding and finding.site) == site
+    assert finding is None or finding.recoverable_s is None
 
 
-def test_what_comes_of_threads_in_workers_is_not_told_beside_them() -> None:
-    assert found(in_workers()) == ["thread_count"]
-    others = diagnose(in_workers(passes=5, start_s=0.1)).findings
-    assert [one.id for one in others] == ["thread_count", "worker_restart"]
-    assert together(in_workers(), others) is None
-
-
-HEALTHY: dict[str, Any] = {"workers": 2, "fetch_s": 0.002, "compute_s": 0.01}
+def test_what_comes_of_threads_in_workers_is_not_reported_beside_them() -> None:
+    assert reported(in_workers()) == ["thread_count"]
+    restarted = in_workers(passes=5, start_s=0.1)
+    assert reported(restarted) == ["thread_count", "worker_restart"]
 
 
 @pytest.mark.parametrize(
@@ -97,19 +91,18 @@ def test_more_threads_than_cores(
     threads: int | None, there: int, cpu: dict[str, float], advised: int | None
 ) -> None:
     context = case_of(Planted(**HEALTHY), torch=TorchSettings(threads=threads))
-    told = diagnose(on_cores(context, there, **cpu)).findings
-    assert [one.id for one in told] == ([] if advised is None else ["thread_count"])
-    for one in told:
-        assert one.recoverable_s is None
-        assert f"torch.set_num_threads({advised})" in one.advice
+    findings = diagnose(on_cores(context, there, **cpu)).findings
+    assert [x.id for x in findings] == ([] if advised is None else ["thread_count"])
+    assert [x.evidence["cores"] for x in findings] == ([] if advised is None else [advised])
+    assert all(x.recoverable_s is None for x in findings)
 
 
 def test_cores_full_of_waiting_threads_are_no_matter_of_the_samples() -> None:
     planted = Planted(workers=2, fetch_s=0.05, running=1.0, compute_s=0.02, cores=2)
     context = case_of(planted)
-    assert found(context) == ["saturated_cpu"]
+    assert reported(context) == ["saturated_cpu"]
     crowded = on_cores(replace(context, torch=TorchSettings(threads=16)), cores_usable=2.0)
-    assert found(crowded) == ["thread_count"]
+    assert reported(crowded) == ["thread_count"]
 
 
 # An operator of the backward takes 1 ms of the 10.
@@ -129,7 +122,7 @@ def computing(
 
 
 @pytest.mark.parametrize(
-    ("settings", "cpu", "is_found"),
+    ("settings", "cpu", "is_reported"),
     [
         ({}, {"cores_usable": 4.0}, True),
         ({"threads_set_at": "train.py:2"}, {"cores_usable": 4.0}, True),
@@ -152,21 +145,20 @@ def computing(
     ],
 )
 def test_fewer_threads_than_free_cores(
-    settings: dict[str, Any], cpu: dict[str, Any], is_found: bool
+    settings: dict[str, Any], cpu: dict[str, Any], is_reported: bool
 ) -> None:
-    told = diagnose(on_cores(computing(**settings), **cpu)).findings
-    assert [one.id for one in told] == (["thread_count"] if is_found else [])
-    for one in told:
-        assert (one.site, one.change) == (settings.get("threads_set_at"), {})
-        assert one.is_at_most
+    findings = diagnose(on_cores(computing(**settings), **cpu)).findings
+    assert [x.id for x in findings] == ["thread_count"] * is_reported
+    assert all(x.site == settings.get("threads_set_at") for x in findings)
+    assert all((x.change, x.is_at_most) == ({}, True) for x in findings)
 
 
 def test_all_free_cores_give_what_can_be_shared_out_and_no_place_ahead_of_others() -> None:
     finding = only(on_cores(computing(), cores_usable=4.0))
     # 15 of the 15.1 ms of a step at a quarter.
     assert finding.evidence[LIKELY] == pytest.approx(15.1 / 3.85, rel=0.05)
-    told = diagnose(on_cores(computing({"other": 13e-3 * STEPS}), cores_usable=4.0)).findings
-    assert [one.id for one in told] == ["python_in_loop", "thread_count"]
+    with_python = computing({"other": 13e-3 * STEPS})
+    assert reported(on_cores(with_python, cores_usable=4.0)) == ["python_in_loop", "thread_count"]
 
 
 def test_where_a_device_computes_or_workers_have_the_cores_few_threads_are_no_matter() -> None:
@@ -180,4 +172,4 @@ def test_where_a_device_computes_or_workers_have_the_cores_few_threads_are_no_ma
             cores_usable=4.0,
         ),
     )
-    assert all("thread_count" not in found(context) for context in cases)
+    assert all(finding_of("thread_count", context) is None for context in cases)

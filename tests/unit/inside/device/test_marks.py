@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -84,13 +83,8 @@ def test_marks_are_put_at_phases_and_recorded_once_reached(
         clock.advance(30 * MS)
     rows = marks(recorder.read())
     # Forwards begin at 0, 31 and 62; the device ends them 20 ms later, and the last is not seen.
-    assert [(put, since) for put, _, since in rows] == [
-        (0, 0),
-        (1, 20),
-        (31, 11),
-        (32, 20),
-        (62, 11),
-    ]
+    expected = [(0, 0), (1, 20), (31, 11), (32, 20), (62, 11)]
+    assert [(put, since) for put, _, since in rows] == expected
     assert all(seen >= put for put, seen, _ in rows)
     assert recorder.read().notes(Topic.PROBE_FAILED) == []
 
@@ -107,16 +101,14 @@ def test_events_are_used_again_and_what_is_left_is_recorded_in_the_end(
     assert device.events <= 5
     module(torch.ones(1))
     clock.advance(40 * MS)
-    for finish in session.at_end:
-        finish()
+    session.on_end()
     assert marks(recorder.read())[-1] == (1551, 1591, 20)
 
 
 def puts(recorder: Recorder, device: Device, clock: FakeClock) -> list[int]:
     """When marks were put so far, ms; the device does all it was given first."""
     clock.now_ns = max(clock.now_ns, device.idle_from)
-    for look in recorder.session.at_end:
-        look()
+    recorder.session.on_end()
     return [put for put, *_ in marks(recorder.read())]
 
 
@@ -132,12 +124,9 @@ def test_waits_for_data_and_values_and_copies_have_marks(
     clock.advance(10 * MS)
     x.item()
     assert puts(recorder, device, clock)[2:] == [20]
-    clock.advance(10 * MS)
-    x.cpu()
-    clock.advance(10 * MS)
-    x.to("cpu")
-    clock.advance(10 * MS)
-    torch.ones(1).copy_(x)
+    for copy in (x.cpu, lambda: x.to("cpu"), lambda: torch.ones(1).copy_(x)):
+        clock.advance(10 * MS)
+        copy()
     clock.advance(10 * MS)
     with pytest.raises(RuntimeError, match="support"):  # not by this device
         torch.accelerator.synchronize()
@@ -163,47 +152,6 @@ def test_what_copies_nothing_across_has_none(
     assert recorder.read().notes(Topic.PROBE_FAILED) == []
 
 
-def test_a_thread_that_only_fetches_data_puts_none(
-    recorder: Recorder, device: Device, clock: FakeClock
-) -> None:
-    """Its current device may be one that the script does not use."""
-    recorder.start(*probes(), now=clock)
-    torch.ones(1).to(GPU)
-    clock.advance(10 * MS)
-    made = device.events
-    thread = threading.Thread(target=lambda: list(DataLoader([1, 2, 3])))
-    thread.start()
-    thread.join()
-    assert device.events == made
-
-
-def test_a_current_device_that_the_script_does_not_use_gets_none(
-    recorder: Recorder, device: Device, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    current = [0]
-    monkeypatch.setattr(type(torch.fakegpu), "current_device", staticmethod(lambda: current[0]))  # type: ignore[attr-defined]
-    recorder.start(*probes(), now=clock)
-    torch.ones(1).to(GPU)
-    clock.advance(10 * MS)
-    current[0] = 1
-    Works(device)(torch.ones(1))
-    clock.advance(100 * MS)
-    current[0] = 0
-    assert puts(recorder, device, clock) == [0]
-
-
-def test_a_model_that_is_moved_tells_its_device(recorder: Recorder, device: Device) -> None:
-    session = recorder.start(*probes())
-    nn.Sequential(nn.ReLU(), nn.Linear(1, 1)).to("meta")
-    assert session.accelerator is not None
-    assert session.accelerator.indices_of("fakegpu") == set()
-    model = nn.Sequential(nn.ReLU(), nn.Linear(1, 1))
-    model[1].weight = nn.Parameter(FakeTensor(torch.ones(1, 1)), requires_grad=False)
-    model[1].__dict__["_parameters"]["weight"] = FakeTensor(torch.ones(1, 1))
-    model.float()
-    assert session.accelerator.indices_of("fakegpu") == {0}
-
-
 def test_there_are_none_before_the_script_uses_a_device_nor_under_cuda_sync(
     recorder: Recorder, device: Device
 ) -> None:
@@ -226,8 +174,7 @@ def test_while_a_graph_is_captured_none_is_put_and_none_asked_for(
     session.accelerator.capturing = 1
     clock.advance(100 * MS)
     module(torch.ones(1))
-    for finish in session.at_end:
-        finish()
+    session.on_end()
     assert len(marks(recorder.read())) == before
 
 
@@ -253,8 +200,7 @@ def test_a_forked_child_asks_nothing_of_cuda_and_leaves_its_parents_events_alone
     pid = os.fork()
     if pid == 0:
         Works(device)(torch.ones(1))
-        for end in session.at_end:
-            end()
+        session.on_end()
         os._exit(device.events - made + len(recorder.read().notes(Topic.PROBE_FAILED)))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 

@@ -38,8 +38,7 @@ def train(
     for _ in range(updates):
         update(model, optimizer)
         CLOCK.advance(1_000_000_000)
-    for finish in recorder.session.at_end:
-        finish()
+    recorder.session.on_end()
     recording = recorder.read()
     assert recording.notes(Topic.PROBE_FAILED) == []
     notes = [x for x in recording.notes(Topic.ENVIRONMENT) if "gradient_syncs" in x]

@@ -121,7 +121,8 @@ def test_few_batches_are_looked_at(recorder: Recorder) -> None:
     recorder.start(*probes(), now=CLOCK)
     train(lambda model: model(texts()), steps=400)
     assert padding(recorder)["looks"] == 24
-    assert (recorder.session.copy_watches, recorder.session.step_watches) == ((), ())
+    session = recorder.session
+    assert (session.on_h2d_copy.watchers, session.on_step.watchers) == ((), ())
 
 
 @pytest.mark.parametrize("is_masked", [True, False])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from support.styles import without_compiler
 from torch.utils.data import DataLoader
 
 from trainprof.inside.catalogue import default_probes
-from trainprof.inside.limits.limit import Limit, RunLimitReached
+from trainprof.inside.limits.limit import STEPS_AHEAD, LastStep, Limit, RunLimitReached
 from trainprof.record.event_log import EventLog
-from trainprof.record.limit_met import LIMIT_MET, processes_at_limit
+from trainprof.record.names import LAST_STEP
 from trainprof.record.schema import Kind
 
 SECOND = 10**9
@@ -45,13 +45,12 @@ def test_steps_are_counted_and_the_run_ends_between_two(recorder: Recorder) -> N
     assert recording.of(Kind.LIMIT)[0].value == 1
 
 
-def take_turns(turns: str, times: int, *, has_loader: bool) -> str:
+def take_turns(turns: str, times: int) -> str:
     """Has an optimizer for each letter make its updates; returns those before the limit."""
     parameters = {letter: torch.nn.Parameter(torch.ones(2)) for letter in turns}
     optimizers = {letter: torch.optim.SGD([p], lr=0.1) for letter, p in parameters.items()}
     done = ""
-    batches = list(turns * times)
-    for letter in DataLoader(batches, batch_size=None) if has_loader else batches:
+    for letter in turns * times:
         parameters[letter].grad = torch.ones(2)
         try:
             optimizers[letter].step()
@@ -78,14 +77,7 @@ def test_steps_of_several_optimizers_are_those_of_the_report(
     recorder: Recorder, turns: str, steps: int, made: str
 ) -> None:
     recorder.start(*default_probes(), options={"max_steps": steps})
-    assert take_turns(turns, 30, has_loader=False) == made
-
-
-def test_ahead_of_a_batch_a_block_of_updates_ends_at_its_step(recorder: Recorder) -> None:
-    recorder.start(*default_probes(), options={"max_steps": 40})
-    with pytest.raises(RunLimitReached):
-        take_turns("A" * 20 + "B" * 20, 30, has_loader=True)
-    assert len(recorder.read().of(Kind.OPTIMIZER_STEP)) == 40
+    assert take_turns(turns, 30) == made
 
 
 # 60 s in all, of which 5 are training; 600 at the latest. A step takes one.
@@ -139,15 +131,6 @@ def test_a_trial_without_a_step_ends_after_as_long_since_its_first_batch(
     assert len(recorder.read().of(Kind.LOADER_NEXT)) == 60
 
 
-def test_without_a_step_the_next_forward_ends_it(recorder: Recorder) -> None:
-    clock = timed(recorder, 1.0)
-    layer = torch.nn.Sequential(torch.nn.Linear(1, 1))
-    layer(torch.ones(1))
-    clock.advance(SECOND)
-    with pytest.raises(RunLimitReached):
-        layer(torch.ones(1))
-
-
 def test_only_the_main_thread_is_ended(recorder: Recorder) -> None:
     recorder.start(*default_probes(), options={"max_steps": 2})
     done: list[int] = []
@@ -194,18 +177,94 @@ def test_finally_blocks_run_and_the_status_is_0(tmp_path: Path, workers: int) ->
     assert len(main.of(Kind.LIMIT)) == 1
 
 
-@pytest.mark.parametrize("trial", [{}, None])
-def test_only_a_trial_notes_once_that_it_has_met_its_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trial: dict[str, object] | None
+# At which step ranks end whose time is over, by what each of them does by itself
+
+
+class Rank:
+    """A loop that goes as fast as the clock lets it; notes after how many steps it ended, where."""
+
+    def __init__(self, directory: Path, clock: FakeClock) -> None:
+        (directory / "events").mkdir(exist_ok=True)
+        log = EventLog(str(directory / "events"), role="script")
+        options = {"max_time_s": 10.0, "spawned_ns": clock()}
+        self.limit = Limit(log, options, clock)
+        self.limit.join(2)
+        self.steps = 0
+        self.ended: tuple[int, str] | None = None
+
+    def _do(self, name: str, action: Callable[[], None]) -> None:
+        if self.ended is None:
+            try:
+                action()
+            except RunLimitReached:
+                self.ended = (self.steps, name)
+
+    def begin_step(self) -> None:
+        assert self.limit.before_batch is not None
+        assert self.limit.before_forward is not None
+        self._do("batch", self.limit.before_batch)
+        self._do("forward", self.limit.before_forward)
+
+    def end_step(self) -> None:
+        before_step = self.limit.before_step
+        assert before_step is not None
+        self._do("step", lambda: before_step(1))
+        if self.ended is None:
+            self.limit.stepped(1)
+            self.steps += 1
+
+
+def train_together(clock: FakeClock, *ranks: Rank, between_ns: int, seconds: float = 60.0) -> None:
+    """One step a second; each rank begins it a little later than the one before."""
+    for _ in range(int(seconds)):
+        began = clock()
+        for rank in ranks:
+            rank.begin_step()
+            clock.advance(between_ns)
+        for rank in ranks:
+            rank.end_step()
+        clock.advance(began + SECOND - clock())
+
+
+@pytest.mark.parametrize("earlier_ns", [0, SECOND // 8])
+def test_ranks_between_whose_looks_the_time_is_over_end_at_one_step(
+    tmp_path: Path, earlier_ns: int
 ) -> None:
-    registered: list[object] = []
-    monkeypatch.setattr(threading, "_register_atexit", lambda *what: registered.append(what))
-    (tmp_path / "events").mkdir()
-    log = EventLog(str(tmp_path / "events"), role="script")
-    limit = Limit(log, {"max_steps": 0, "trial": trial}, lambda: 1)
-    for _ in range(2):  # a script may go on all the same
-        with pytest.raises(RunLimitReached):
-            limit.end_trial()
-    at_limit = {} if trial is None else {os.getpid(): LIMIT_MET}
-    assert processes_at_limit(str(tmp_path)) == at_limit
-    assert len(registered) == len(at_limit)
+    clock = FakeClock()
+    ranks = [Rank(tmp_path, clock), Rank(tmp_path, clock)]
+    # Begun earlier, the time is over between the looks of both: then the second alone sees it.
+    clock.advance(-earlier_ns)
+    train_together(clock, *ranks, between_ns=SECOND // 4)
+    assert ranks[0].ended == ranks[1].ended == (10 + STEPS_AHEAD, "step")
+
+
+@pytest.mark.parametrize(("steps", "patience_s"), [(9, 17), (0, 10)])
+def test_a_rank_that_makes_no_more_steps_ends_by_itself(
+    tmp_path: Path, steps: int, patience_s: int
+) -> None:
+    """As rank 0 does that evaluates in the end: after twice the 8 steps, each a ninth of 10 s."""
+    clock = FakeClock()
+    rank = Rank(tmp_path, clock)
+    train_together(clock, rank, between_ns=0, seconds=steps)
+    clock.advance((10 - steps) * SECOND)
+    rank.begin_step()  # the first look at which the time is over
+    seconds = 0
+    while rank.ended is None and seconds < 60:
+        clock.advance(SECOND)
+        seconds += 1
+        rank.begin_step()
+    assert patience_s <= seconds <= patience_s + 1
+    assert rank.ended == (steps, "batch")
+
+
+@pytest.mark.parametrize("text", ["", "x", "1e3", "\xff", None])
+def test_nonsense_and_no_directory_end_nobody_too_early_and_everybody_in_the_end(
+    tmp_path: Path, text: str | None
+) -> None:
+    if text is not None:
+        (tmp_path / LAST_STEP).write_text(text, encoding="latin-1")
+    ours = LastStep(str(tmp_path if text is not None else tmp_path / "gone"))
+    assert not ours.is_out_of_reach(100, 0, SECOND)
+    assert not ours.is_reached(1000)
+    assert not ours.is_out_of_reach(100, 9 * SECOND, SECOND)
+    assert ours.is_out_of_reach(100, 10 * SECOND, SECOND)

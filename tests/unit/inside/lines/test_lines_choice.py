@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import functools
 import textwrap
-from collections.abc import Iterator
 from types import CodeType
 from typing import Any, NoReturn
 
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, default_collate
+from torch.utils.data import ConcatDataset, Dataset, Subset, default_collate
 
 from trainprof.inside.lines.choice import MODULE, Choice, LoaderFunctions, choose, functions_in
 
@@ -28,6 +27,7 @@ def why(text: str, **more: object) -> dict[str, str]:
     return {name: reason for (name, _), reason in chosen(text, **more).why.items()}
 
 
+LOOP = "training loop"
 LOOPS = [
     "for x in data:\n    loss(x).backward()",
     "while True:\n    optimizer.step()",
@@ -44,7 +44,7 @@ LOOPS = [
 def test_a_function_with_a_loop_that_trains(loop: str) -> None:
     kind = "async def" if "async" in loop else "def"
     text = f"{kind} train():\n{textwrap.indent(loop, '    ')}\ndef other():\n    pass\n"
-    assert why(text) == {"train": "training loop"}
+    assert why(text) == {"train": LOOP}
 
 
 STEP = """
@@ -99,68 +99,39 @@ OBJECTS = """
         for x in loader:
             model.embed(model(x))
     """
-NESTED = """
-    def main():
-        def closure():
-            return inner()
-        def inner():
-            return 1
-        for epoch in range(2):
-            closure()
-    """
 
 
 @pytest.mark.parametrize(
     ("text", "chosen"),
     [
         ("for x in loader:\n    f(x)\n", {MODULE: "module level"}),
-        (
-            "if __name__ == '__main__':\n    for epoch in x:\n        pass\n",
-            {MODULE: "module level"},
-        ),
+        ("if a == 'b':\n    for epoch in x:\n        pass\n", {MODULE: "module level"}),
         ("for x in range(3):\n    print(x)", {}),
         ("def f(x):\n    for y in x:\n        y.stepping()", {}),
         ("class Loader:\n    def epoch(self):\n        return self.loader", {}),
         ("def f():\n    def g():\n        pass\n    for x in y:\n        pass", {}),
-        ("def step(x):\n    net(x).backward()\n", {"step": "training loop"}),
-        (STEP, {"train": "training loop", "step": "called by train"}),
+        ("def step(x):\n    net(x).backward()\n", {"step": LOOP}),
+        (STEP, {"train": LOOP, "step": "called by train"}),
         (
             METHODS,
             {
-                "Trainer.fit": "training loop",
+                "Trainer.fit": LOOP,
                 "Trainer.step": "called by Trainer.fit",
                 "Trainer.helper": "called by Trainer.step",
-                "Module.training_step": "training loop",
+                "Module.training_step": LOOP,
                 "Module.loss": "called by Module.training_step",
-                "Spectra.on_train_batch_end": "training loop",
+                "Spectra.on_train_batch_end": LOOP,
                 "Spectra.spectrum": "called by Spectra.on_train_batch_end",
             },
         ),
         (
             OBJECTS,
-            {
-                "train": "training loop",
-                "Net.forward": "called by train",
-                "Net.embed": "called by train",
-            },
-        ),
-        (
-            NESTED,
-            {
-                "main": "training loop",
-                "main.<locals>.closure": "called by main",
-                "main.<locals>.inner": "called by main.<locals>.closure",
-            },
+            {"train": LOOP, "Net.forward": "called by train", "Net.embed": "called by train"},
         ),
     ],
 )
 def test_what_a_text_makes_worth_timing(text: str, chosen: dict[str, str]) -> None:
     assert why(text) == chosen
-
-
-def test_decorators_count_as_the_first_line() -> None:
-    text = "@first\n@second(\n    3)\ndef main():\n    for epoch in x:\n        pass\n"
-    assert list(chosen(text).why) == [("main", 1)]
 
 
 def test_what_other_modules_are_to_add() -> None:
@@ -185,29 +156,6 @@ def test_what_other_modules_are_to_add() -> None:
     }
 
 
-def test_what_other_modules_have_asked_for() -> None:
-    text = """
-    def make():
-        return helper()
-    def helper():
-        pass
-    class Net:
-        def __init__(self): pass
-        def forward(self, x): pass
-        def embed(self, x): pass
-    class Plain:
-        def __init__(self): pass
-    """
-    called = dict.fromkeys(["make", "Net", "Net.embed", "Plain", "gone"], "called by main")
-    assert why(text, called=called) == {
-        "make": "called by main",
-        "helper": "called by make",
-        "Net.forward": "called by main",
-        "Net.embed": "called by main",
-        "Plain.__init__": "called by main",
-    }
-
-
 # Objects of a loader: none of their code runs
 
 
@@ -216,10 +164,7 @@ def is_ours(code: CodeType) -> bool:
 
 
 def chosen_of(dataset: Any = None, collate: Any = None, sampler: Any = None) -> dict[str, str]:
-    functions = LoaderFunctions(is_ours)
-    functions.add_dataset(dataset)
-    functions.add_collate(collate)
-    functions.add_sampler(sampler)
+    functions = LoaderFunctions(is_ours, dataset, collate, sampler)
     return {
         function.__qualname__.rpartition("<locals>.")[2]: why for function, why in functions.all()
     }
@@ -277,79 +222,61 @@ READ = {
 }
 
 
-def test_a_dataset_and_what_it_calls() -> None:
-    assert chosen_of(Items()) == READ
+FLIPS = {"Flip.__call__": "called by Items", "Flip.flipped": "called by Flip.__call__"}
+CROPS = {"crop": "called by Items"}
 
 
-def test_transforms_of_an_object() -> None:
-    flips = {"Flip.__call__": "called by Items", "Flip.flipped": "called by Flip.__call__"}
-    assert chosen_of(Items(Flip())) == {**READ, **flips}
-    assert chosen_of(Items(functools.partial(crop)))["crop"] == "called by Items"
-    both = chosen_of(Items(Compose(crop, Flip())))
-    assert both == {**READ, **flips, "crop": "called by Items"}
+@pytest.mark.parametrize(
+    ("dataset", "chosen"),
+    [
+        (Items(), READ),
+        (Items(Flip()), {**READ, **FLIPS}),
+        (Items(functools.partial(crop)), {**READ, **CROPS}),
+        (Items(Compose(crop, Flip())), {**READ, **FLIPS, **CROPS}),
+        (Subset(Items(), [1, 2]), READ),
+        (ConcatDataset([Items(), Subset(Items(Flip()), [0])]), {**READ, **FLIPS}),
+        (torch.utils.data.TensorDataset(torch.ones(3)), {}),
+        ([1, 2, 3], {}),
+        (None, {}),
+    ],
+)
+def test_a_dataset_and_what_it_calls(dataset: Any, chosen: dict[str, str]) -> None:
+    assert chosen_of(dataset, default_collate) == chosen
 
 
-def test_datasets_inside_others() -> None:
-    assert chosen_of(Subset(Items(), [1, 2])) == READ
-    assert chosen_of(ConcatDataset([Items(), Subset(Items(Flip()), [0])])).keys() > READ.keys()
+class Pad:
+    def __call__(self, samples: Any) -> Any:
+        return self.padded(samples)
+
+    def padded(self, samples: Any) -> Any:
+        return samples
 
 
-def test_a_dataset_of_a_library_has_nothing_to_time() -> None:
-    assert chosen_of(torch.utils.data.TensorDataset(torch.ones(3)), default_collate) == {}
-    assert chosen_of([1, 2, 3]) == chosen_of(None) == chosen_of(range(3)) == {}
+PADS = {"Pad.__call__": "collate", "Pad.padded": "called by Pad.__call__"}
 
 
-def test_collate_in_every_shape() -> None:
-    class Collator:
-        def __call__(self, samples: Any) -> Any:
-            return self.pad(samples)
-
-        def pad(self, samples: Any) -> Any:
-            return samples
-
-    collator = Collator()
-    called = {"Collator.__call__": "collate", "Collator.pad": "called by"}
-    for collate in (collator, collator.__call__, functools.partial(collator)):
-        names = chosen_of(collate=collate)
-        assert names.keys() == called.keys()
-        assert names["Collator.__call__"] == "collate"
-    assert chosen_of(collate=crop) == {"crop": "collate"}
-    assert chosen_of(collate=lambda samples: crop(samples)).popitem()[1].startswith("called by")
+@pytest.mark.parametrize(
+    ("collate", "chosen"),
+    [
+        (Pad(), PADS),
+        (Pad().__call__, PADS),
+        (functools.partial(Pad()), PADS),
+        (crop, {"crop": "collate"}),
+        (lambda samples: crop(samples), {"<lambda>": "collate", "crop": "called by <lambda>"}),
+    ],
+)
+def test_collate_in_every_shape(collate: Any, chosen: dict[str, str]) -> None:
+    assert chosen_of(collate=collate) == chosen
 
 
 def test_a_collate_function_that_a_library_holds() -> None:
-    class Pad:
-        def __call__(self, samples: Any) -> Any:
-            return self.padded(samples)
-
-        def padded(self, samples: Any) -> Any:
-            return samples
-
     # As Hugging Face's Trainer does, whose own collator is no code of the user's.
     library: dict[str, Any] = {}
     source = "class Around:\n    def __call__(self, x):\n        return self.collate(x)\n"
     exec(compile(source, "library.py", "exec"), library)
     around = library["Around"]()
     around.collate = Pad()
-    assert chosen_of(collate=around)["Pad.__call__"] == "collate"
-    assert chosen_of(collate=around).keys() == {"Pad.__call__", "Pad.padded"}
-
-
-def test_samplers_and_those_in_them() -> None:
-    class Order:
-        def __iter__(self) -> Iterator[int]:
-            return iter(shuffled(3))
-
-        def __len__(self) -> int:
-            return 3
-
-    def shuffled(n: int) -> list[int]:
-        return list(range(n))
-
-    loader = DataLoader(Items(), 2, sampler=Order())
-    names = chosen_of(sampler=loader.batch_sampler)
-    assert names["Order.__iter__"] == "sampler"
-    assert names["shuffled"].endswith("Order.__iter__")
+    assert chosen_of(collate=around) == PADS
 
 
 def test_nothing_of_the_script_runs() -> None:

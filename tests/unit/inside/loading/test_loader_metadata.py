@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from torch.utils.data import (
     DistributedSampler,
     RandomSampler,
     Sampler,
-    SequentialSampler,
     StackDataset,
     Subset,
     TensorDataset,
@@ -34,6 +34,7 @@ from trainprof.record.schema import Topic
 
 TENSORS = TensorDataset(torch.zeros(8, 2))
 PAIRS = [(torch.zeros(2), 1), (torch.ones(2), 0)]
+ONE, FEW = ConcatDataset([TENSORS]), Subset(TENSORS, [1])
 
 
 class Own(DataLoader[Any]):
@@ -166,21 +167,15 @@ METADATA: list[tuple[Callable[[], DataLoader[Any]], dict[str, Any]]] = [
     (lambda: DataLoader(OfRanks()), {"shards": None}),
     # How a dataset is asked for a batch.
     (lambda: DataLoader(TENSORS, 2), asked(True, True, False, False)),
-    (
-        lambda: DataLoader(Subset(Subset(TENSORS, range(6)), range(4)), 2),
-        asked(True, True, False, False),
-    ),
+    (lambda: DataLoader(Subset(FEW, range(1)), 2), asked(True, True, False, False)),
     (lambda: DataLoader(Numbers(6), 2, shuffle=True), asked(True, False, False, False)),
     (lambda: DataLoader([1, 2, 3], 2), asked(True, False, True, False)),
     (lambda: DataLoader(Subset([(1, 2), (3, 4)], range(2)), 2), asked(True, False, True, True)),
-    (lambda: DataLoader(ConcatDataset([TENSORS, TENSORS]), 2), asked(True, False, True, True)),
     (lambda: DataLoader(Rows(6), 2), asked(False, False, False, False)),
-    (lambda: DataLoader(Subset(Rows(6), range(4)), 2), asked(False, False, False, False)),
     (lambda: DataLoader(Stream(), 2), asked(False, False, False, False)),
     (lambda: DataLoader(TENSORS, 2, collate_fn=list), asked(False, True, False, False)),
     # What its workers get: generators alike, or a share each.
     (lambda: DataLoader(Augmented()), {"generators": ["rng"], "set_up_as_workers_start": False}),
-    (lambda: DataLoader(Subset(Augmented(), range(3))), {"generators": ["rng"]}),
     (
         lambda: DataLoader(Augmented(), worker_init_fn=seed_worker),
         {"generators": ["rng"], "set_up_as_workers_start": False},
@@ -204,13 +199,11 @@ METADATA: list[tuple[Callable[[], DataLoader[Any]], dict[str, Any]]] = [
     (lambda: drawn_by(RandomSampler(TENSORS, replacement=True)), drawn(False, False)),
     (lambda: drawn_by(WeightedRandomSampler([1.0, 2.0], 4)), {"sampler_from": "torch"}),
     (lambda: drawn_by(Balanced()), {"sampler_from": "other"}),
-    (lambda: drawn_by(range(4)), {"sampler_from": "other", "sampler_takes_epoch": False}),
     (lambda: drawn_by(Seeded(TENSORS)), {"sampler_from": "other"}),
     (lambda: Stateful(TENSORS, 2, sampler=Seeded(TENSORS)), {"sampler_from": "loader"}),
     (lambda: Stateful(TENSORS, 2), {"sampler_from": "torch"}),
     (lambda: Own(TENSORS, 2, sampler=Balanced()), {"sampler_from": "loader"}),
     (lambda: drawn_by(DistributedSampler(TENSORS, 2, 0)), {"sampler_takes_epoch": True}),
-    (lambda: drawn_by(SequentialSampler(TENSORS)), {"sampler_takes_epoch": False}),
 ]
 
 
@@ -260,53 +253,23 @@ class Listed(list[Any]):
         return [list.__getitem__(self, number) for number in index]
 
 
-class PlainList(list[Any]):
-    pass
-
-
-class OwnConcat(ConcatDataset[Any]):
-    def __getitem__(self, index: Any) -> Any:
-        return torch.zeros(len(index))
-
-
 @pytest.mark.parametrize(
-    ("make", "refuses", "stackable"),
+    ("datasets", "refuses", "stackable"),
     [
-        (lambda: PAIRS, True, True),
-        (lambda: tuple(PAIRS), True, True),
-        (lambda: deque(PAIRS), True, True),
-        (lambda: [[np.zeros(2), np.float32(1)]], True, True),
-        (lambda: ConcatDataset([TENSORS, TENSORS]), True, True),
-        (lambda: ConcatDataset([Subset(TENSORS, [1]), PAIRS]), True, True),
-        (lambda: ConcatDataset([ConcatDataset([TENSORS]), TENSORS]), True, True),
-        (lambda: PlainList(PAIRS), True, False),
-        (lambda: {0: PAIRS[0], 1: 2}, True, False),
-        (lambda: range(4), True, False),
-        (list, True, False),
-        (lambda: [1, 2], True, False),
-        (lambda: [torch.zeros(2)], True, False),
-        (lambda: [{"x": 1}], True, False),
-        (lambda: [("a.png", 1)], True, False),
-        (lambda: [()], True, False),
-        (lambda: ConcatDataset([TENSORS, Unasked()]), True, False),
-        (lambda: ConcatDataset([TENSORS] * 65), True, False),
-        (lambda: TENSORS, False, False),  # it takes lists as it is
-        (lambda: StackDataset(TENSORS), None, False),
-        (lambda: Listed(PAIRS), False, False),
-        (lambda: OwnConcat([TENSORS]), False, False),
-        (lambda: torch.zeros(4), False, False),
-        (lambda: np.zeros(4), False, False),
-        (Unasked, None, False),  # not known of the user's own methods
+        ([PAIRS, tuple(PAIRS), deque(PAIRS), [[np.zeros(2), np.float32(1)]]], True, True),
+        ([ConcatDataset([FEW, PAIRS]), ConcatDataset([ONE, TENSORS])], True, True),
+        ([{0: PAIRS[0], 1: 2}, range(4), [], [1, 2], [torch.zeros(2)]], True, False),
+        ([[{"x": 1}], [("a.png", 1)], [()]], True, False),
+        ([ConcatDataset([TENSORS, Unasked()]), ConcatDataset([TENSORS] * 65)], True, False),
+        ([TENSORS, Listed(PAIRS), torch.zeros(4), np.zeros(4)], False, False),
+        ([StackDataset(TENSORS), Unasked()], None, False),  # not known of the user's own methods
     ],
 )
 def test_what_takes_no_list_of_indices_and_could_be_put_into_tensors(
-    make: Callable[[], Any], refuses: bool | None, stackable: bool
+    datasets: list[Any], refuses: bool | None, stackable: bool
 ) -> None:
-    dataset = make()
-    assert is_stackable(dataset) is stackable
-    assert refuses_lists(dataset) is bool(refuses)
-    if refuses:
-        with pytest.raises((TypeError, KeyError)):
+    assert [is_stackable(dataset) for dataset in datasets] == [stackable] * len(datasets)
+    assert [refuses_lists(dataset) for dataset in datasets] == [bool(refuses)] * len(datasets)
+    for dataset in datasets if refuses is not None else ():
+        with pytest.raises((TypeError, KeyError)) if refuses else nullcontext():
             dataset[[0, 1]]
-    elif refuses is not None:
-        dataset[[0, 1]]

@@ -92,9 +92,9 @@ def test_what_stays_is_noted_once_and_what_always_changes_not_for_ever() -> None
     torch: Any = SimpleNamespace(get_num_threads=lambda: numbers[-1])
     threads = WorkerThreads(torch, session)  # type: ignore[arg-type]
     for _ in range(3):
-        threads.look()
+        threads.note_changes()
     assert session == [{"torch": 1, "set_at": 0}]
     for number in range(2, 40):
         numbers.append(number)
-        threads.look()
+        threads.note_changes()
     assert [note["torch"] for note in session] == list(range(1, 9))

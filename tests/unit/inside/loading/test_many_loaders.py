@@ -11,8 +11,8 @@ from support.loaders import Numbers, loader_probes
 from support.session import Recorder
 from torch.utils.data import DataLoader
 
-from trainprof.inside.loading import loader_description
-from trainprof.inside.loading.loader_description import FIRST_LOOKS
+from trainprof.inside.loading import loader_metadata
+from trainprof.inside.loading.loader_metadata import FIRST_LOOKS
 from trainprof.inside.spans.fetch import FetchProbe
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.record.schema import Kind, Topic
@@ -43,13 +43,13 @@ class Drawing(Numbers):
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of datasets that were gone through."""
     lengths: list[int] = []
-    plain = loader_description.look_closer
+    plain = loader_metadata.look_closer
 
     def look_closer(loader: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
         lengths.append(loader.dataset.length)
         return plain(loader, *arguments, **options)
 
-    monkeypatch.setattr(loader_description, "look_closer", look_closer)
+    monkeypatch.setattr(loader_metadata, "look_closer", look_closer)
     return lengths
 
 
@@ -74,20 +74,13 @@ def test_fewer_and_fewer_loaders_of_a_line_are_looked_at_closer(
 def test_what_differs_from_a_lines_other_loaders_is_looked_at(
     recorder: Recorder, looked_at: list[int]
 ) -> None:
-    def load(dataset: Numbers, **options: Any) -> None:
-        next(iter(DataLoader(dataset, **options)))
-
     recorder.start(LoaderProbe())
-    for _ in range(20):
-        load(Numbers(5))
-    looked_at.clear()
-    load(Others(6))
-    load(Numbers(7), num_workers=1)
-    load(Numbers(8), shuffle=True)
-    load(Numbers(9), batch_size=3)
-    assert looked_at == [6, 7, 8, 9]
-    first_of(DataLoader(Numbers(10)))
-    assert looked_at == [6, 7, 8, 9, 10]
+    loads: list[tuple[Numbers, dict[str, Any]]] = [(Numbers(5), {})] * 20
+    loads += [(Others(6), {}), (Numbers(7), {"num_workers": 1})]
+    loads += [(Numbers(8), {"shuffle": True}), (Numbers(9), {"batch_size": 3})]
+    for dataset, options in loads:
+        first_of(DataLoader(dataset, **options))
+    assert looked_at[-4:] == [6, 7, 8, 9]
 
 
 def test_loaders_built_again_stay_what_they_were(recorder: Recorder, tmp_path: Path) -> None:
@@ -109,36 +102,19 @@ def test_loaders_built_again_stay_what_they_were(recorder: Recorder, tmp_path: P
     assert sites == [first, second] * 20
 
 
-def test_what_describing_them_took_counts_as_our_cost(recorder: Recorder) -> None:
-    session = recorder.start(LoaderProbe())
-    loader = DataLoader(Numbers(2))
-    first_of(loader)
-    took_ns = session.looked_ns
-    assert took_ns > 0
-    first_of(loader)
-    assert session.looked_ns == took_ns
-
-
-def test_a_worker_writes_of_all_loaders_its_own_alone(recorder: Recorder) -> None:
+def test_a_child_writes_of_all_loaders_those_it_works_for_or_goes_on_with(
+    recorder: Recorder,
+) -> None:
     recorder.start(*loader_probes(FetchProbe))
     for length in range(1, 21):
         first_of(DataLoader(Numbers(length)))
-    assert len(list(DataLoader(Numbers(2), num_workers=1))) == 2
-    script, worker = recorder.read_all()
-    assert len(script.notes(Topic.LOADER)) == 21
-    (metadata,) = worker.notes(Topic.LOADER)
-    assert [event.text for event in worker.of(Kind.FETCH)] == [metadata] * 2
-    assert metadata["num_workers"] == 1
-    assert worker.texts[metadata["site"]] == script.texts[metadata["site"]]
-
-
-def test_a_child_that_goes_on_with_its_parents_pass_tells_whose_it_is(recorder: Recorder) -> None:
-    recorder.start(*loader_probes(FetchProbe))
     iterator = iter(DataLoader(Numbers(9)))
     next(iterator)
-    built = DataLoader(Numbers(7))
-    first_of(built)
     assert len(list(DataLoader(Drawing(iterator), num_workers=1))) == 2
-    _, worker = recorder.read_all()
-    assert [event.text["dataset_length"] for event in worker.of(Kind.LOADER_NEXT)] == [9, 9]
-    assert sorted(note["dataset_length"] for note in worker.notes(Topic.LOADER)) == [2, 9]
+    script, worker = recorder.read_all()
+    assert len(script.notes(Topic.LOADER)) == 22
+    metadata, parents = sorted(worker.notes(Topic.LOADER), key=lambda note: note["dataset_length"])
+    assert (metadata["dataset_length"], parents["dataset_length"]) == (2, 9)
+    assert [event.text for event in worker.of(Kind.LOADER_NEXT)] == [parents] * 2
+    assert metadata in [event.text for event in worker.of(Kind.FETCH)]
+    assert worker.texts[metadata["site"]] == script.texts[metadata["site"]]

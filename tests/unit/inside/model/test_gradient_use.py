@@ -88,8 +88,7 @@ def start(recorder: Recorder) -> None:
 
 def noted(recorder: Recorder) -> list[Any]:
     """Returns what is noted last of both by the script's end, without damage to the probes."""
-    for finish in recorder.session.at_end:
-        finish()
+    recorder.session.on_end()
     recording = recorder.read()
     assert recording.notes(Topic.PROBE_FAILED) == []
     notes = recording.notes(Topic.ENVIRONMENT)
@@ -113,7 +112,7 @@ def train(loss_of: Callable[[torch.Tensor], torch.Tensor], *trained: nn.Module) 
     return losses
 
 
-def distil(teacher: nn.Module, student: nn.Module) -> list[float]:
+def distil(teacher: Callable[[torch.Tensor], torch.Tensor], student: nn.Module) -> list[float]:
     return train(lambda x: mse_loss(student(x), teacher(x)), student)
 
 
@@ -209,28 +208,14 @@ def one_backward_for_two(every: int) -> None:
         of_maker.zero_grad()
 
 
-def train_plainly() -> None:
+def without_gradients() -> None:
+    teacher = network()
+    distil(torch.no_grad()(lambda x: teacher(x)), network())
+
+
+def plainly() -> None:
     model = network()
     train(lambda x: model(x).square().mean(), model)
-
-
-def apart() -> None:
-    adversaries(network(), judge(), is_apart=True)
-
-
-def frozen() -> None:
-    distil(network().requires_grad_(False), network())
-
-
-def without_gradients() -> None:
-    teacher, student = network(), network()
-
-    def loss_of(x: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            target = teacher(x)
-        return mse_loss(student(x), target)
-
-    train(loss_of, student)
 
 
 def accumulated() -> None:
@@ -284,17 +269,6 @@ def asked_for() -> None:
     train(loss_of, model)
 
 
-def an_optimizer_for_each_task() -> None:
-    for _ in range(STEPS):
-        adapted, model = network(), judge()
-        inner, outer = sgd(adapted), sgd(model)
-        for _ in range(3):
-            model(adapted(given())).mean().backward()
-            inner.step()
-            inner.zero_grad()
-        outer.zero_grad()
-
-
 def in_backward() -> None:
     model = judge()
     optimizers = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
@@ -312,8 +286,10 @@ def in_backward() -> None:
 @pytest.mark.parametrize(
     "training",
     [
-        *(train_plainly, apart, frozen, without_gradients, accumulated, of_one_optimizer),
-        *(updated_by_hand, asked_for, an_optimizer_for_each_task, in_backward),
+        *(plainly, without_gradients, accumulated, of_one_optimizer, updated_by_hand, asked_for),
+        in_backward,
+        lambda: adversaries(network(), judge(), is_apart=True),
+        lambda: distil(network().requires_grad_(False), network()),
         *(partial(one_backward_for_two, every) for every in (1, 4, 1_000)),
     ],
 )
@@ -332,46 +308,35 @@ def test_gradients_that_the_script_reads(recorder: Recorder, is_reading: list[bo
 
 
 def test_the_same_losses_and_nothing_is_kept(same_with_us: Callable[..., Any]) -> None:
+    teacher, student = network(), network()
+
     def trained() -> tuple[list[float], list[float]]:
         torch.manual_seed(0)
-        return adversaries(network(), judge()), distil(network(), network())
+        return adversaries(network(), judge()), distil(teacher, network())
 
     same_with_us(trained, *default_probes())
-
-
-def test_torch_may_swap_what_was_compared(recorder: Recorder) -> None:
-    start(recorder)
-    teacher, student = network(), network()
-    distil(teacher, student)
     for parameter, other in zip(teacher.parameters(), student.parameters(), strict=True):
-        torch.utils.swap_tensors(parameter, other)
+        torch.utils.swap_tensors(parameter, other)  # of what nobody refers to
 
 
-@pytest.mark.parametrize(
-    ("line", "is_read"),
-    [
-        ("fisher += p.grad.detach() ** 2", True),
-        ("norms = [p.grad.norm() for p in ps]", True),
-        ("if p.grad == 0:", True),
-        ("g = getattr(p, 'grad')", True),
-        (None, True),  # a file that is gone
-        ("p.grad = None", False),
-        ("p.grad.zero_()", False),
-        ("p.grad.detach_()", False),
-        ("if p.grad is not None:", False),
-        ("with torch.no_grad():", False),
-        ("p.requires_grad_(False)", False),
-        ("g, = torch.autograd.grad(y, x)", False),
-        ("f = torch.func.grad(g)", False),
-        ("optimizer.zero_grad()  # and p.grad.norm()", False),
-    ],
+READING = (
+    *("fisher += p.grad.detach() ** 2", "norms = [p.grad.norm() for p in ps]"),
+    *("if p.grad == 0:", "g = getattr(p, 'grad')"),
 )
+NOT_READING = (
+    *("p.grad = None", "p.grad.zero_()", "p.grad.detach_()", "if p.grad is not None:"),
+    *("with torch.no_grad():", "p.requires_grad_(False)", "g, = torch.autograd.grad(y, x)"),
+    *("f = torch.func.grad(g)", "optimizer.zero_grad()  # and p.grad.norm()"),
+)
+
+
+@pytest.mark.parametrize("line", [None, *READING, *NOT_READING])
 def test_lines_of_the_user_that_read_gradients(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str | None, is_read: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str | None
 ) -> None:
     path = tmp_path / "script.py"
-    if line is not None:
+    if line is not None:  # else the file is gone
         path.write_text(f"import torch\n{line}\n")
     monkeypatch.setitem(sys.modules, "script", SimpleNamespace(__file__=str(path)))
-    assert reads_gradients(lambda file: file == str(path)) is is_read
+    assert reads_gradients(lambda file: file == str(path)) is (line not in NOT_READING)
     assert not reads_gradients(lambda file: False)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from trainprof.inside.patching.static_lookup import has, of_class, of_object, stored
+from trainprof.inside.patching.static_lookup import of_class, of_object
 
 
 def refuses(self: object, name: str) -> Any:
@@ -43,12 +42,6 @@ class Plain:
     def called(self) -> None: ...
 
 
-class Hiding:
-    @property
-    def __dict__(self) -> Any:  # type: ignore[override]
-        raise ZeroDivisionError
-
-
 @pytest.mark.parametrize(
     "thing", [Plain(), Filled(), [], 1, None, Plain, int, print, SimpleNamespace(own=1)]
 )
@@ -56,26 +49,6 @@ class Hiding:
 def test_it_is_what_python_finds_statically(thing: Any, name: str) -> None:
     assert of_object(thing, name, 5) is inspect.getattr_static(thing, name, 5)
     assert of_class(type(thing), name) is inspect.getattr_static(type(thing), name, None)
-
-
-@pytest.mark.parametrize(
-    ("thing", "name", "expected"),
-    [
-        (Plain(), "own", True),
-        (Plain(), "nothing", False),
-        (Plain(), "absent", False),
-        ([], "__getitem__", True),
-        (Slotted(), "own", True),
-        (Hiding(), "own", False),
-    ],
-)
-def test_whether_an_object_has_something(thing: Any, name: str, expected: bool) -> None:
-    assert has(thing, name) is expected
-
-
-def test_what_a_module_has_of_its_own() -> None:
-    assert stored(sys.modules[__name__]) is globals()
-    assert stored(None) == {}
 
 
 def test_no_class_of_the_scripts_is_asked() -> None:

@@ -137,17 +137,6 @@ def test_a_class_is_freed_with_what_it_holds(recorder: Recorder, closes: bool) -
     assert probe._asked == {}
 
 
-def test_after_us_steps_are_torchs_again(recorder: Recorder) -> None:
-    recorder.start(OptimizerProbe())
-    cls = own_class()
-    stepped(cls)
-    recorder.stop()
-    step: Any = vars(cls)["step"]
-    assert step.hooked is True
-    assert step.__code__.co_filename.endswith("optimizer.py")
-    assert stepped(cls).param_groups[0]["params"][0].item() == 0.5
-
-
 def test_a_hook_of_ours_among_torchs_can_be_sent_and_does_nothing_there() -> None:
     called: list[Any] = []
     hook = StepHook(called.append)

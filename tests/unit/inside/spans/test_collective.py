@@ -26,8 +26,7 @@ def test_the_outermost_call_is_recorded_with_its_line(recorder: Recorder) -> Non
     events = recorder.read().of(Kind.COLLECTIVE)
     names = [COLLECTIVES[event.flags] for event in events]
     assert names == ["all_reduce", "all_gather_object", "all_reduce", "wait"]
-    lines = [int(event.line.partition(":")[2]) - line for event in events]
-    assert lines == [0, 2, 3, 4]
+    assert [int(event.line.partition(":")[2]) - line for event in events] == [0, 2, 3, 4]
 
 
 @pytest.mark.parametrize("by_mesh", [False, True])
@@ -36,8 +35,8 @@ def test_rank_and_size_are_noted_on_joining(
 ) -> None:
     recorder.start(ProcessGroupProbe())
     if by_mesh:
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-        for name, value in {"RANK": "0", "WORLD_SIZE": "1", **address}.items():
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
+        for name, value in address.items():
             monkeypatch.setenv(name, value)
         device_mesh.init_device_mesh("cpu", (1,))
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -52,7 +51,6 @@ class FakeTorch(SimpleNamespace):
     ("begun_with", "capturing", "seen", "waited"),
     [
         ((), False, [], []),  # a device that the script has not begun with is left alone
-        (("cuda",), False, [], [("cuda", None)]),
         (("xpu",), False, [], [("xpu", None)]),
         (("npu",), False, [], [("accelerator", None)]),
         (("cuda",), False, [1, 0], [("cuda", 0), ("cuda", 1)]),
@@ -70,16 +68,6 @@ def test_what_the_script_has_begun_with_is_waited_for(
     fake.cuda.synchronize = lambda: pytest.fail("a wrapper was called")
     assert accelerator.synchronize() is bool(waited)
     assert fake.waited == waited
-
-
-def test_a_forked_child_has_no_device_of_its_parents() -> None:
-    accelerator = Accelerator(FakeTorch())  # type: ignore[arg-type]
-    accelerator.saw("mps", 0)
-    pid = os.fork()
-    if pid == 0:
-        os._exit(len(accelerator.kinds_in_use()))
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert accelerator.kinds_in_use() == ["mps"]
 
 
 class Device:
@@ -141,10 +129,6 @@ def train(device: Device) -> torch.Tensor:
     return net.weight.detach()
 
 
-def test_the_same_with_and_without(same_with_us: Callable[..., Any], device: Device) -> None:
-    assert same_with_us(lambda: train(device), *probes())[0] == "returned"
-
-
 @pytest.fixture
 def started(recorder: Recorder, device: Device, clock: FakeClock) -> Recorder:
     recorder.start(*probes(), now=clock, options={"cuda_sync": True})
@@ -152,29 +136,27 @@ def started(recorder: Recorder, device: Device, clock: FakeClock) -> Recorder:
     return recorder
 
 
-def test_each_phase_takes_what_the_device_takes(started: Recorder, device: Device) -> None:
-    train(device)
-    recording = started.read()
-    assert [e.ns for e in recording.of(Kind.FORWARD)] == [20 * US]
-    assert [e.ns for e in recording.of(Kind.BACKWARD)] == [30 * US]
-    assert [e.ns for e in recording.of(Kind.OPTIMIZER_STEP)] == [40 * US]
-    assert {"device": "fakegpu:0"} in recording.notes(Topic.ENVIRONMENT)
-
-
-def test_what_was_waited_is_recorded(started: Recorder, device: Device, clock: FakeClock) -> None:
+def test_each_phase_takes_what_the_device_takes(
+    started: Recorder, device: Device, clock: FakeClock
+) -> None:
     for _ in range(2):
         train(device)
         clock.advance(60_000 * US)
-    last = started.read().of(Kind.SYNCHRONIZED)[-1]
-    # It is recorded once in 50 ms: at the first wait of the second step, which is for its copy.
+    recording = started.read()
+    assert [e.ns for e in recording.of(Kind.FORWARD)] == [20 * US] * 2
+    assert [e.ns for e in recording.of(Kind.BACKWARD)] == [30 * US] * 2
+    assert [e.ns for e in recording.of(Kind.OPTIMIZER_STEP)] == [40 * US] * 2
+    assert {"device": "fakegpu:0"} in recording.notes(Topic.ENVIRONMENT)
+    # What was waited is recorded once in 50 ms: at the second step's first wait, for its copy.
+    last = recording.of(Kind.SYNCHRONIZED)[-1]
     assert last.ns == (100 + 10) * US
     assert 0 < last.value < device.waits
 
 
-def test_without_the_option_nothing_is_waited_for(recorder: Recorder, device: Device) -> None:
-    recorder.start(*probes())
-    torch.ones(1).to(GPU)
-    train(device)
+def test_without_the_option_nothing_is_waited_for(
+    same_with_us: Callable[..., Any], recorder: Recorder, device: Device
+) -> None:
+    assert same_with_us(lambda: train(device), *probes())[0] == "returned"
     assert device.waits == 0
     assert recorder.read().of(Kind.SYNCHRONIZED) == []
 
@@ -182,7 +164,6 @@ def test_without_the_option_nothing_is_waited_for(recorder: Recorder, device: De
 def test_what_the_scripts_work_came_to_is_not_raised_by_us(
     started: Recorder, device: Device
 ) -> None:
-    """The device's error reaches the script where its own next call meets it."""
     device.error = RuntimeError("device-side assert triggered")
     train(device)
     recording = started.read()
@@ -215,7 +196,7 @@ class Graph:
 
 
 def test_captures_are_counted(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", type("CUDAGraph", (), dict(vars(Graph))))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     session = recorder.start(SynchronizeProbe(), options={"cuda_sync": True})
     accelerator = session.accelerator
     assert accelerator is not None

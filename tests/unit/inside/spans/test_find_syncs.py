@@ -112,7 +112,8 @@ def test_calls_that_wait_in_native_code_are_found_in_the_window(
     script = Script(device)
     train(END + 5, script.step, script.step)
     recording = recorder.read()
-    assert device.history == [1, 0]
+    assert (device.history, device.notices) == ([1, 0], 0)
+    assert not torch.is_warn_always_enabled()
     assert found_syncs(recording) == [(FILE, 2, 0)] * 2 * WINDOW_STEPS
     opened, closed = recording.of(Kind.SYNC_WINDOW)
     assert (opened.start, opened.end) == (closed.start, opened.start)
@@ -137,14 +138,6 @@ def test_its_steps_are_those_of_the_report(device: SyncMode, session: Session, b
     assert modes[: len(window) + 5] == [*window, *[0] * 5]
 
 
-def test_without_the_option_nothing_is_hooked(recorder: Recorder, device: SyncMode) -> None:
-    before = (warnings._filters_mutated, list(warnings.filters))  # type: ignore[attr-defined]
-    start(recorder, find_syncs=False)
-    assert (warnings._filters_mutated, list(warnings.filters)) == before  # type: ignore[attr-defined]
-    train(END, Script(device).step)
-    assert device.history == []
-
-
 def test_calls_that_are_recorded_anyway_have_a_flag(
     recorder: Recorder, device: SyncMode, session: Session
 ) -> None:
@@ -158,23 +151,24 @@ def test_calls_that_are_recorded_anyway_have_a_flag(
 # What the script may notice of it.
 
 
-def test_filters_registries_and_captures_are_as_without(
+def test_filters_registries_captures_and_the_mode_are_as_without(
     recorder: Recorder, device: SyncMode, session: Session
 ) -> None:
-    script = Script(device)
+    script, module = Script(device), torch.fakegpu  # type: ignore[attr-defined]
     names = set(script.globals)
     filters, entries = warnings.filters, list(warnings.filters)
-    seen: list[tuple[list[str], set[str]]] = []
+    seen: list[tuple[list[str], set[str], int]] = []
 
     def captures() -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             script.step()
             warnings.warn("the script's own", stacklevel=1)
-        seen.append(([str(warning.message) for warning in caught], set(script.globals)))
+        messages = [str(warning.message) for warning in caught]
+        seen.append((messages, set(script.globals), module.get_sync_debug_mode()))
 
     train(END + 5, captures)
-    assert seen == [(["the script's own"], names)] * (END + 5)
+    assert seen == [(["the script's own"], names, 0)] * (END + 5)
     assert warnings.filters is filters
     assert list(warnings.filters) == entries
     assert len(found_syncs(recorder.read())) == WINDOW_STEPS
@@ -196,53 +190,30 @@ def test_no_filter_of_the_scripts_comes_before_ours(
     assert len(found_syncs(recorder.read())) == WINDOW_STEPS
 
 
-def test_lists_of_filters_that_were_kept_are_clean_afterwards(
+def test_what_is_kept_of_filters_or_sent_to_another_process_matches_nothing(
     device: SyncMode, session: Session
 ) -> None:
     kept: list[Any] = []
     train(END, Script(device).step, lambda: kept.append(warnings.filters[:]))
-    copied = kept[SKIPPED_STEPS]
-    assert len(copied) == len(kept[0]) + 1
-    # A copy of the script's own may live on with our entry, which then lets all pass.
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.filters[:] = copied  # type: ignore[index]
-        warnings.simplefilter("always", append=True)
-        warnings.filters.pop(1)  # type: ignore[attr-defined]
-        WAITS()
-    assert len(caught) == 1
-
-
-def test_what_is_sent_to_another_process_matches_nothing(session: Session) -> None:
-    train(SKIPPED_STEPS)
-    action, pattern, *_ = pickle.loads(pickle.dumps(warnings.filters[0]))
+    ours = kept[SKIPPED_STEPS][0]
+    assert ours not in warnings.filters
+    action, pattern, *_ = pickle.loads(pickle.dumps(ours))
     assert action == "ignore"
-    assert not pattern.match(SYNC.decode())
-    assert not pattern.match("")
-
-
-def test_the_mode_looks_off_and_its_notice_is_still_to_come(
-    device: SyncMode, session: Session
-) -> None:
-    modes: list[int] = []
-    train(END, lambda: modes.append(torch.fakegpu.get_sync_debug_mode()))  # type: ignore[attr-defined]
-    assert modes == [0] * END
-    assert device.notices == 0
-    assert not torch.is_warn_always_enabled()
+    assert not any(x.match(SYNC.decode()) for x in (ours[1], pattern))
 
 
 # Where it is left alone.
 
 
-def test_a_mode_that_the_script_has_set_is_left_alone(
-    recorder: Recorder, device: SyncMode, session: Session
-) -> None:
-    device.mode = 2
-    train(END)
-    assert (device.mode, device.history) == (2, [])
-    assert reasons(recorder) == 1
+def test_without_the_option_nothing_is_hooked(recorder: Recorder, device: SyncMode) -> None:
+    before = (warnings._filters_mutated, list(warnings.filters))  # type: ignore[attr-defined]
+    start(recorder, find_syncs=False)
+    assert (warnings._filters_mutated, list(warnings.filters)) == before  # type: ignore[attr-defined]
+    train(END, Script(device).step)
+    assert device.history == []
 
 
-def test_once_the_script_sets_it_ours_is_over(
+def test_once_the_script_sets_the_mode_ours_is_over(
     recorder: Recorder, device: SyncMode, session: Session
 ) -> None:
     script, module = Script(device), torch.fakegpu  # type: ignore[attr-defined]
@@ -263,11 +234,9 @@ def test_a_run_that_ends_in_the_window_keeps_what_was_found(
     recorder: Recorder, device: SyncMode, session: Session
 ) -> None:
     train(SKIPPED_STEPS + 7, Script(device).step)
-    for finish in session.at_end:
-        finish()
+    session.on_end()
     recording = recorder.read()
-    assert len(found_syncs(recording)) == 7
-    assert recording.of(Kind.SYNC_WINDOW)[-1].value == 7
+    assert len(found_syncs(recording)) == recording.of(Kind.SYNC_WINDOW)[-1].value == 7
     assert device.history == [1, 0]
 
 
@@ -297,15 +266,18 @@ def test_a_forked_child_leaves_it_alone(device: SyncMode, session: Session) -> N
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-@pytest.mark.parametrize("lacks", ["mode", "device"])
-def test_a_torch_that_cannot_tell_says_so(
+@pytest.mark.parametrize("lacks", ["mode", "device", "choice"])
+def test_where_the_mode_cannot_be_had_a_reason_is_noted(
     recorder: Recorder, device: SyncMode, monkeypatch: pytest.MonkeyPatch, lacks: str
 ) -> None:
     if lacks == "mode":
         monkeypatch.delattr(torch.fakegpu, "set_sync_debug_mode")  # type: ignore[attr-defined]
+    elif lacks == "choice":
+        device.mode = 2  # the script has set it
     else:
         monkeypatch.setattr(torch, "version", SimpleNamespace(cuda=None, hip=None))
         monkeypatch.setattr(torch._C, "_get_privateuse1_backend_name", lambda: "privateuseone")
     start(recorder)
-    train(END if lacks == "mode" else 0)
+    train(0 if lacks == "device" else END)
     assert reasons(recorder) == 1
+    assert (device.mode, device.history) == (2 if lacks == "choice" else 0, [])

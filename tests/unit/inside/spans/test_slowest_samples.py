@@ -14,7 +14,6 @@ from support.loaders import Numbers, loader_probes
 from support.session import FakeClock, Recorder
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
-from trainprof.inside.patching.patcher import UNCOUNTED_FILE
 from trainprof.inside.spans.fetch import SHORT_SAMPLE_NS, FetchProbe, asks_one_by_one
 from trainprof.record.schema import Kind, SlowSampleFlag
 
@@ -92,25 +91,17 @@ def test_the_slowest_so_far_are_recorded(
     assert [index for index, *_ in samples] == indices
 
 
+class Words(Costly):
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__({"a": 0, "b": 1, True: 2, -1: 0}[index])
+
+
 def test_an_index_that_is_no_number_is_given_by_its_place(
     recorder: Recorder, clock: FakeClock
 ) -> None:
-    class Words(Costly):
-        def __getitem__(self, index: Any) -> Any:
-            return super().__getitem__({"a": 0, "b": 1, True: 2, -1: 0}[index])
-
     dataset = Words(clock, [LONG, 2 * LONG, 3 * LONG])
     samples = slow_samples(recorder, dataset, batch_sampler=[["a", "b", True, -1]])
     assert [(place, flags) for place, _, _, flags in samples] == [(0, 0), (1, 0), (2, 0), (3, 0)]
-
-
-def test_a_subsets_samples_are_named_by_the_index_that_the_loader_knows(
-    recorder: Recorder, clock: FakeClock
-) -> None:
-    part: Any = Subset(Costly(clock, [LONG, 2 * LONG, 3 * LONG]), [2, 0])
-    part.clock = clock
-    samples = slow_samples(recorder, part, batch_size=2)
-    assert [(index, ns) for index, ns, _, _ in samples] == [(0, 3 * LONG), (1, LONG)]
 
 
 class Stream(IterableDataset[int]):
@@ -123,18 +114,11 @@ class Stream(IterableDataset[int]):
             yield index
 
 
-@pytest.mark.parametrize(
-    ("make", "size"),
-    [
-        (Stream, 2),
-        (lambda clock: Lists(clock, [LONG] * 4), 2),
-        (lambda clock: Costly(clock, [LONG] * 4), None),
-    ],
-)
+@pytest.mark.parametrize(("kind", "size"), [(Stream, 2), (lambda x: Costly(x, [LONG] * 4), None)])
 def test_where_torch_does_not_ask_one_by_one_nothing_is_recorded(
-    recorder: Recorder, clock: FakeClock, make: Callable[[FakeClock], Any], size: int | None
+    recorder: Recorder, clock: FakeClock, kind: Callable[[FakeClock], Any], size: int | None
 ) -> None:
-    assert slow_samples(recorder, make(clock), batch_size=size) == []
+    assert slow_samples(recorder, kind(clock), batch_size=size) == []
 
 
 def test_samples_before_one_that_fails_are_recorded(recorder: Recorder, clock: FakeClock) -> None:
@@ -149,9 +133,6 @@ def test_samples_before_one_that_fails_are_recorded(recorder: Recorder, clock: F
         slow_samples(recorder, Broken(clock, [LONG, 2 * LONG, 3 * LONG, 9]), batch_size=4)
     samples = [(value, ns) for value, ns, *_ in recorded(recorder)]
     assert samples[:3] == [(0, LONG), (1, 2 * LONG), (2, 3 * LONG)]
-
-
-# The same as without
 
 
 class Wrapped:
@@ -181,17 +162,12 @@ CLOCK = FakeClock()
 @pytest.mark.parametrize(
     ("dataset", "expected"),
     [
-        (Costly(CLOCK, []), True),
-        ([1, 2], True),
-        (Subset(Costly(CLOCK, []), []), True),
-        (Subset([1, 2], []), True),
-        (Lists(CLOCK, []), False),
-        (Subset(Lists(CLOCK, []), []), False),
+        *((dataset, True) for dataset in (Costly(CLOCK, []), [1, 2], torch.zeros(3))),
+        *((Subset(dataset, []), True) for dataset in (Costly(CLOCK, []), [1, 2])),
+        *((dataset, False) for dataset in (Lists(CLOCK, []), Subset(Lists(CLOCK, []), []))),
         (Subset(Subset(Costly(CLOCK, []), []), []), False),
-        (Wrapped(Lists(CLOCK, [])), False),
-        (Wrapped(Costly(CLOCK, [])), False),
+        *((Wrapped(kind(CLOCK, [])), False) for kind in (Lists, Costly)),
         (Asked(CLOCK, []), False),
-        (torch.zeros(3), True),
     ],
 )
 def test_whom_torch_asks_one_by_one(dataset: Any, expected: bool) -> None:
@@ -208,24 +184,6 @@ def test_a_dataset_gets_the_scripts_own_list(
         return dataset.seen
 
     assert same_with_us(types) == ("returned", list)
-
-
-class Frames(Numbers):
-    """How many frames of ours are around the making of a sample."""
-
-    def __getitem__(self, index: int) -> int:
-        frame: FrameType | None = sys._getframe()
-        ours = 0
-        while frame is not None:
-            ours += frame.f_code.co_filename == UNCOUNTED_FILE
-            frame = frame.f_back
-        return ours
-
-
-def test_no_more_frames_of_ours_are_around_a_sample(recorder: Recorder) -> None:
-    recorder.start(*loader_probes(FetchProbe))
-    [batch] = DataLoader(Frames(), batch_size=6)
-    assert batch.tolist() == [2] * 6  # of `__next__` and `fetch`
 
 
 def test_a_debugger_sees_nothing_of_ours_between_samples(recorder: Recorder) -> None:
@@ -254,8 +212,7 @@ def test_indices_and_batches_live_no_longer(same_with_us: Compare) -> None:
     watched: list[weakref.ref[Key]] = []
 
     def key() -> Key:
-        made = Key()
-        watched.append(weakref.ref(made))
+        watched.append(weakref.ref(made := Key()))
         return made
 
     class Keyed(Dataset[Any]):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -158,14 +156,6 @@ def test_a_stop_by_the_quota_is_recorded_where_the_thread_waited(
     assert [site for kind, _, site, _, _ in log if kind is Kind.FETCH_IO] == [700]
 
 
-def test_without_a_run_delay_nothing_is_made_up(
-    kernel: Kernel, log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetch_usage, "_RUN_DELAY_FILE", "/nonexistent/schedstat")
-    fetch(UsageMeter(log.emit, None), lambda: None)
-    assert [site for _, _, site, _, _ in log] == [NOT_TOLD]
-
-
 @pytest.mark.parametrize("is_theirs", [False, True])
 def test_a_script_that_closes_all_files_and_may_open_its_own(
     kernel: Kernel, log: Log, tmp_path: Path, is_theirs: bool
@@ -189,53 +179,12 @@ def test_a_script_that_closes_all_files_and_may_open_its_own(
     assert [site for _, _, site, _, _ in log] == [NOT_TOLD if is_theirs else 0]
 
 
-@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="not told here")
-def test_a_thread_with_the_number_of_one_that_ended_has_its_own_file(log: Log) -> None:
-    """Python gives numbers out again."""
-    files: list[Any] = []
-    thread = threading.Thread(
-        target=lambda: files.append(fetch_usage._KeptFile("/proc/thread-self/schedstat"))
-    )
-    thread.start()
-    of_kernel = Path(f"/proc/self/task/{thread.native_id}")
-    thread.join()
-    while of_kernel.exists():  # the kernel's thread ends a little later than Python's
-        pass
-    [file] = files
-    open_before = os.listdir("/proc/self/fd")
-    own_ns = [int(file.read().split()[0]) for _ in range(2)]
-    assert own_ns[0] > SECOND_NS // 100  # this one has imported torch
-    assert os.listdir("/proc/self/fd") == open_before
-
-
-@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="not told here")
-def test_the_kernels_own_figures(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "register_at_fork", lambda **_: None)
-    meter = UsageMeter(log.emit, None)
-    inside: list[int] = []
-
-    def work() -> None:
-        before = time.thread_time_ns()
-        while time.thread_time_ns() < before + 2_000_000:
-            pass
-        inside.append(time.thread_time_ns() - before)
-
-    outside = time.thread_time_ns()
-    fetch(meter, work)
-    outside = time.thread_time_ns() - outside
-    kind, cpu_ns, delay_us, process_ns, _ = log[0]
-    assert kind is Kind.FETCH_CPU
-    assert inside[0] <= cpu_ns <= outside
-    assert process_ns >= cpu_ns
-    assert delay_us != NOT_TOLD
-
-
 def measured_at(meter: UsageMeter, count: int) -> np.ndarray[Any, Any]:
     meter.took(SHORT_NS - 1)
     return np.array([ask(meter) is not None for _ in range(count)])
 
 
-@pytest.mark.parametrize("period", [1, 2, 3, 4, 5, 7, 8, 10, 16, 25, 32, 64, 100])
+@pytest.mark.parametrize("period", [1, 2, 5, 7, 16, 25, 64, 100])
 def test_of_short_fetches_as_many_are_measured_at_any_place_in_a_period(
     kernel: Kernel, log: Log, period: int
 ) -> None:
@@ -286,26 +235,20 @@ def test_how_large_a_batch_is(scale: BatchScale, batch: Any, size: tuple[int, in
 
 
 def test_a_mode_of_the_scripts_does_not_see_us_ask(scale: BatchScale) -> None:
-    asked = []
-
     class Mode(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
-            asked.append(func)
-            return func(*args, **(kwargs or {}))
+        def __torch_function__(self, *_: Any) -> Any:
+            raise AssertionError("asked")
 
     batch = torch.zeros(2)
     with Mode():
         assert scale.of(batch) is None
-    assert asked == []
 
 
-def test_after_a_batch_of_many_parts_some_are_passed_over(scale: BatchScale) -> None:
-    many = [torch.zeros(1) for _ in range(56)]
-    looked = [scale.of(many) is not None for _ in range(FIRST_LOOKED_AT)]
-    assert (looked[0], sum(looked)) == (True, 2)
-
-
-def test_after_the_first_batches_each_nth_is_looked_at(scale: BatchScale) -> None:
+def test_of_batches_of_many_parts_and_behind_the_first_some_are_passed_over() -> None:
+    many, scale = [torch.zeros(1) for _ in range(56)], BatchScale(torch)
+    are_read = [scale.of(many) is not None for _ in range(FIRST_LOOKED_AT)]
+    assert (are_read[0], sum(are_read)) == (True, 2)
+    scale = BatchScale(torch)
     sizes = [scale.of(torch.zeros(1 + number % 2)) for number in range(FIRST_LOOKED_AT + 400)]
     first, later = sizes[:FIRST_LOOKED_AT], [size for size in sizes[FIRST_LOOKED_AT:] if size]
     assert first == [(4, 1), (8, 1)] * (FIRST_LOOKED_AT // 2)

@@ -6,10 +6,8 @@ import json
 import re
 import sys
 import sysconfig
-import threading
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,16 +15,16 @@ from typing import Any
 
 import pytest
 import torch
-from support.loaders import Numbers, Stream, loader_probes
+from support.loaders import Numbers, Stream
 from support.session import Event, FakeClock, Recorder
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data import dataloader as torch_dataloader
 
-from trainprof.inside.spans.fetch import FetchProbe
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.record.schema import Kind, Topic
 
 Compare = Callable[..., Any]
+SITE = Topic.SITE
 
 
 class Broken(Numbers):
@@ -61,13 +59,6 @@ def site_of(recorder: Recorder, event: Event) -> str:
     return f"{file.rsplit('/', 1)[1]}:{line}"
 
 
-def metadata_of(recorder: Recorder, loader: DataLoader[Any]) -> dict[str, Any]:
-    """Returns what is noted of a loader as it is iterated."""
-    next(iter(loader))
-    metadata: dict[str, Any] = recorder.read().notes(Topic.LOADER)[-1]
-    return metadata
-
-
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"batch_sampler": [[0], [1, 2]]}])
 def test_the_iterators_class_is_unchanged(recorder: Recorder, options: dict[str, Any]) -> None:
     bare = type(iter(DataLoader(Numbers(), **options)))
@@ -96,9 +87,9 @@ def watched(recorder: Recorder) -> Recorder:
     return recorder
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}])
-def test_a_pass_tells_who_goes_through_it(watched: Recorder, options: dict[str, Any]) -> None:
-    loader = DataLoader(Numbers(), **options)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_who_goes_through_a_loader_and_how_often(watched: Recorder, workers: int) -> None:
+    loader = DataLoader(Numbers(2), num_workers=workers, persistent_workers=workers > 0)
 
     def go() -> int:
         for _ in loader:
@@ -108,24 +99,29 @@ def test_a_pass_tells_who_goes_through_it(watched: Recorder, options: dict[str, 
     lines = [go(), go()]
     call = sys._getframe().f_lineno - 1
     recording = watched.read()
-    begun = recording.of(Kind.LOADER_PASS)
-    stacks = [json.loads(recording.texts[event.value][1]) for event in begun]
-    assert len(begun) == 2
-    for stack, line in zip(stacks, lines, strict=True):
-        places = [json.loads(recording.texts[site][1]) for site in stack[:2]]
-        assert [place[1:] for place in places] == [
+    passes = recording.of(Kind.LOADER_PASS)
+    for event, line in zip(passes, lines, strict=True):
+        stack = json.loads(recording.texts[event.value][1])
+        places = [json.loads(recording.texts[site][1])[1:] for site in stack[:2]]
+        assert places == [
             [line, "go"],
-            [call, "test_a_pass_tells_who_goes_through_it"],
+            [call, "test_who_goes_through_a_loader_and_how_often"],
         ]
+    kinds = recording.kinds()
+    assert [kinds.count(f"LOADER_{kind}") for kind in ("INIT", "RESET", "NEXT", "END")] == [
+        *((1, 2) if workers else (2, 0)),
+        *(4, 2),
+    ]
 
 
-def test_workers_that_end_with_a_pass_or_otherwise(watched: Recorder) -> None:
+def test_workers_that_end_with_an_epoch_or_otherwise(watched: Recorder) -> None:
     loader = DataLoader(Numbers(), batch_size=2, num_workers=1)
     for _ in loader:
         pass
     recording = watched.read()
     assert len(recording.of(Kind.LOADER_END)) == 1
     assert recording.of(Kind.LOADER_CLOSE) == []  # that was part of the end
+    assert [event.value for event in recording.of(Kind.SAMPLER)] == [2] * (len(Numbers()) // 2)
     for _ in loader:
         break
     recording = watched.read()
@@ -136,70 +132,19 @@ def test_workers_that_end_with_a_pass_or_otherwise(watched: Recorder) -> None:
     assert closed.ns > 0
 
 
-def test_the_indices_that_workers_are_sent_are_counted(watched: Recorder) -> None:
-    for _ in DataLoader(Numbers(), batch_size=2, num_workers=1):
-        pass
-    drawn = watched.read().of(Kind.SAMPLER)
-    assert [event.value for event in drawn] == [2] * (len(Numbers()) // 2)
-
-
-def test_a_loader_is_named_by_the_line_that_builds_it(watched: Recorder) -> None:
+def test_a_loader_is_named_by_the_line_that_builds_it_else_iterates_it(recorder: Recorder) -> None:
+    before = DataLoader(Numbers())
+    recorder.start(LoaderProbe())
     train = DataLoader(Numbers(), batch_size=2)
-    train_line = line_here(-1)
+    lines = [line_here(-1)]
     own = Own(Numbers())
-    own_line = line_here(-1)
+    lines.append(line_here(-1))
     for _ in zip(train, own, strict=False):
         pass
-    sites = {site_of(watched, event) for event in watched.read().of(Kind.LOADER_NEXT)}
-    assert sites == {train_line, own_line}
-
-
-def test_a_loader_built_before_us_is_named_by_its_first_iteration(recorder: Recorder) -> None:
-    loader = DataLoader(Numbers())
-    recorder.start(LoaderProbe())
-    next(iter(loader))
-    here = line_here(-1)
-    assert site_of(recorder, recorder.read().of(Kind.LOADER_NEXT)[0]) == here
-
-
-class Loud(Numbers):
-    """Whoever asks for its length draws a number, and is seen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = 0
-
-    def __len__(self) -> int:
-        self.asked += 1
-        torch.rand(1)
-        return super().__len__()
-
-
-class Batches:
-    def __init__(self) -> None:
-        self.drawn: list[float] = []
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(torch.randperm(6).view(3, 2).tolist())
-
-    def __len__(self) -> int:
-        self.drawn.append(torch.rand(1).item())
-        return 3
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_length_that_draws_numbers_is_not_asked_for(same_with_us: Compare, workers: int) -> None:
-    def epochs() -> Any:
-        dataset, batches = Loud(), Batches()
-        loaders = [
-            DataLoader(dataset, batch_size=2, shuffle=True, num_workers=workers),
-            DataLoader(dataset, batch_size=3, num_workers=workers),
-            DataLoader(Numbers(), batch_sampler=batches, num_workers=workers),
-        ]
-        seen = [[batch.tolist() for batch in loader] for loader in loaders for _ in range(2)]
-        return seen, dataset.asked, batches.drawn
-
-    assert same_with_us(epochs)[0] == "returned"
+    next(iter(before))
+    lines.append(line_here(-1))
+    events = recorder.read().of(Kind.LOADER_NEXT)
+    assert list(dict.fromkeys(site_of(recorder, event) for event in events)) == lines
 
 
 class Sized(Stream):
@@ -207,10 +152,11 @@ class Sized(Stream):
         return 5
 
 
+@pytest.mark.parametrize("asks", [False, True])
 def test_torch_warns_of_the_length_of_a_stream_only_if_the_script_asks_for_it(
-    same_with_us: Compare, recorder: Recorder
+    same_with_us: Compare, recorder: Recorder, asks: bool
 ) -> None:
-    def warned(asks: bool) -> list[str]:
+    def warned() -> list[str]:
         loader = DataLoader(Sized(), num_workers=2)  # each worker gives all of it
         if asks:
             len(loader)
@@ -219,9 +165,8 @@ def test_torch_warns_of_the_length_of_a_stream_only_if_the_script_asks_for_it(
             assert len(list(loader)) == 10
         return [re.sub("0x[0-9a-f]+", "", str(warning.message)) for warning in seen]
 
-    assert same_with_us(lambda: warned(False)) == ("returned", [])
-    _, texts = same_with_us(lambda: warned(True))
-    assert "Length of IterableDataset" in texts[0]
+    _, texts = same_with_us(warned)
+    assert any("Length of IterableDataset" in text for text in texts) is asks
     metadata = recorder.read().notes(Topic.LOADER)[-1]
     assert (metadata["dataset_length"], metadata["length"]) == (5, 5)
 
@@ -258,37 +203,25 @@ def prepare(loader):
 """
 
 
-def who_built(recorder: Recorder, loader: DataLoader[Any]) -> tuple[str, str | None, str | None]:
-    """Returns file:line of the loader, the package that built it, and file:line in there."""
-    metadata = metadata_of(recorder, loader)
-    texts = recorder.read().texts
-    user, package = (
-        f"{file.rsplit('/', 1)[1]}:{line}"
-        for file, line, _ in (
-            json.loads(texts[metadata[key]][1]) if metadata[key] else ("/", 0, "")
-            for key in ("site", "built_at")
-        )
-    )
-    return user, metadata["built_by"], package
-
-
 def test_the_package_that_builds_a_loader_is_told_beside_the_users_line(watched: Recorder) -> None:
     train = installed("planted_trainer/data/loops.py", TRAINER)["train"]
     prepare = installed("planted_wrapper.py", WRAPPER)["prepare"]
     inside = train(Numbers())
-    inside_line = line_here(-1)
+    first = sys._getframe().f_lineno - 1
     rebuilt_inside = train(Numbers(), prepare)
-    rebuilt_line = line_here(-1)
     mine = Own(Numbers())
-    mine_line = line_here(-1)
     rebuilt = prepare(mine)
     alone = prepare(SimpleNamespace(dataset=Numbers(), batch_sampler=[[0]]))
-    assert who_built(watched, inside) == (inside_line, "planted_trainer", "loops.py:3")
-    assert who_built(watched, rebuilt_inside) == (rebuilt_line, "planted_trainer", "loops.py:3")
-    assert who_built(watched, mine) == (mine_line, None, ":0")
-    assert who_built(watched, rebuilt) == (mine_line, None, ":0")
-    assert who_built(watched, alone)[1] == "planted_wrapper"
-    notes = watched.read().notes(Topic.LOADER)
+    for loader in (inside, rebuilt_inside, mine, rebuilt, alone):
+        next(iter(loader))
+    recording = watched.read()
+    places = {site: json.loads(x) for site, (topic, x) in recording.texts.items() if topic is SITE}
+    notes = recording.notes(Topic.LOADER)
+    built = [(x["built_by"], places.get(x["built_at"], (None, None))[1]) for x in notes]
+    trainer = ("planted_trainer", 3)
+    assert built == [trainer, trainer, (None, None), (None, None), ("planted_wrapper", 3)]
+    lines = [places[x["site"]][1] - first for x in notes]
+    assert lines[:4] == [0, 2, 3, 3]
     assert [note["is_taken_over"] for note in notes] == [False, True, False, True, False]
 
 
@@ -386,60 +319,6 @@ def test_batches_that_are_made_on_a_device(watched: Recorder) -> None:
     assert notes == [{"batch_on_device": last}]
 
 
-def test_persistent_workers_reset_instead_of_starting_again(watched: Recorder) -> None:
-    loader = DataLoader(Numbers(2), num_workers=1, persistent_workers=True)
-    for _ in range(3):
-        assert len(list(loader)) == 2
-    recording = watched.read()
-    assert len(recording.of(Kind.LOADER_INIT)) == 1
-    assert len(recording.of(Kind.LOADER_RESET)) == 3
-    assert len(recording.of(Kind.LOADER_NEXT)) == 6
-    assert len(recording.of(Kind.LOADER_END)) == 3
-
-
-class InTurn:
-    """A sampler whose iterators are made while another thread makes one."""
-
-    def __init__(self, began: threading.Event, goes_on: threading.Event) -> None:
-        self.began, self.goes_on = began, goes_on
-
-    def __iter__(self) -> Iterator[list[int]]:
-        self.began.set()
-        assert self.goes_on.wait(30)
-        return iter([[0, 1], [2]])
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_threads_that_make_iterators_at_once(recorder: Recorder, workers: int) -> None:
-    probes = loader_probes(FetchProbe)
-    recorder.start(*probes)
-    loader_probe: Any = probes[0]
-    began, ended = [threading.Event(), threading.Event()], threading.Event()
-    # The first begins, the second does, the first is done, the second is.
-    loaders = [
-        DataLoader(Numbers(), batch_sampler=InTurn(began[0], began[1]), num_workers=workers),
-        DataLoader(Numbers(), batch_sampler=InTurn(began[1], ended), num_workers=workers),
-    ]
-
-    def go(number: int) -> int:
-        iterator = iter(loaders[number])
-        ended.set()
-        return len(list(iterator)) + loader_probe.creating
-
-    with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(go, 0)
-        assert began[0].wait(30)
-        second = threads.submit(go, 1)
-        assert [first.result(), second.result()] == [2, 2]
-    assert loader_probe.creating == 0
-    recording = recorder.read()
-    for kind in (Kind.LOADER_INIT, Kind.LOADER_PASS, Kind.LOADER_BUILT):
-        assert len({event.site for event in recording.of(kind)} - {0}) == 2, kind
-    numbers = {event.site for event in recording.of(Kind.LOADER_NEXT)}
-    fetches = [event for log in recorder.read_all() for event in log.of(Kind.FETCH)]
-    assert {event.site for event in fetches} == (numbers if workers else {0})
-
-
 def test_an_error_is_no_end(watched: Recorder) -> None:
     with pytest.raises(KeyError):
         next(iter(DataLoader(Broken())))
@@ -466,25 +345,10 @@ def test_a_warning_from_below_points_where_it_did(same_with_us: Compare) -> None
     assert any(file == __file__ for file, _ in places[4:])
 
 
-def test_iterator_classes_of_later_packages_are_seen(watched: Recorder) -> None:
-
-    class Later(torch_dataloader._BaseDataLoaderIter):
-        def __init__(self, loader: DataLoader[Any]) -> None:
-            super().__init__(loader)
-
-        def _next_data(self) -> int:
-            return 7
-
-    iterator = Later(DataLoader(Numbers()))
-    assert next(iterator) == 7
-    assert watched.read().kinds()[-2:] == ["LOADER_INIT", "LOADER_NEXT"]
-
-
 @pytest.mark.parametrize("is_named", [False, True])
-def test_an_iterator_class_that_takes_more_than_the_loader(
+def test_a_later_iterator_class_that_takes_more_than_the_loader(
     watched: Recorder, is_named: bool
 ) -> None:
-
     class Moving(torch_dataloader._SingleProcessDataLoaderIter):
         def __init__(self, device: str, loader: DataLoader[Any]) -> None:
             super().__init__(loader)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import queue
 import threading
@@ -11,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.session import FakeClock
 
 from trainprof.inside.patching.call_site import CallSites
-from trainprof.inside.stacks import last_stacks
 from trainprof.inside.stacks.last_stacks import LastStacks
 from trainprof.record.event_log import EventLog
 from trainprof.record.last_stacks import read_last_stacks, stack_paths
@@ -80,26 +77,6 @@ def test_who_and_what_it_is_stands_with_it(
     assert ended["threads"] == last["threads"]
 
 
-def test_samples_are_rarer_the_more_there_were(
-    stacks: LastStacks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(last_stacks, "perf_counter_ns", FakeClock())
-    waits = []
-    for _ in range(8):
-        stacks.write()
-        waits.append(stacks.wait_s())
-    assert waits == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0])
-
-
-def test_names_of_any_length_fit(
-    tmp_path: Path, stacks: LastStacks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(CallSites, "place", lambda *_: ("é" * 5000, 1, "f" * 5000))
-    stacks.write()
-    threads = sample(tmp_path)["threads"]
-    assert threads == [] or len(threads[0]["user"][0]) < 300
-
-
 def test_a_forked_child_has_a_file_of_its_own(tmp_path: Path, stacks: LastStacks) -> None:
     stacks.write()
     child = os.fork()
@@ -117,23 +94,6 @@ def test_a_directory_that_is_gone_costs_nothing_more(tmp_path: Path) -> None:
     gone.write()
     assert gone.wait_s() > 60
     assert stack_paths(tmp_path) == []
-
-
-def test_what_called_a_forked_child_is_its_parents(tmp_path: Path, stacks: LastStacks) -> None:
-    def of_library() -> None:
-        code = compile("write()", os.path.join(os.path.dirname(os.__file__), "x.py"), "exec")
-        exec(code, {"write": stacks.write})
-
-    child = multiprocessing.get_context("fork").Process(target=of_library)
-    child.start()
-    child.join()
-    (thread,) = sample(tmp_path)["threads"]
-    assert thread["user"][2].endswith("of_library")
-    child = multiprocessing.get_context("fork").Process(target=stacks.in_child().write)
-    child.start()
-    child.join()
-    newest = max(read_last_stacks(tmp_path), key=lambda last: last["at_ns"])
-    assert newest["threads"][0]["user"] is None
 
 
 def test_text_that_a_library_executes_is_not_the_users(tmp_path: Path, stacks: LastStacks) -> None:

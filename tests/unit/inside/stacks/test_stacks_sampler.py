@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import json
 import math
 import os
@@ -14,7 +13,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import numpy
@@ -25,6 +24,7 @@ from support.machine import attempts
 from support.session import Event, Recorder, Recording
 
 from trainprof.inside.patching.call_site import CallSites
+from trainprof.inside.process.own_thread import no_collections
 from trainprof.inside.spans.forward import ForwardProbe
 from trainprof.inside.stacks import sampler
 from trainprof.inside.stacks.sampler import (
@@ -185,49 +185,6 @@ def test_torchs_operators_and_what_else_lets_others_run(
     assert (are_operators, are_arrays) == (True, True)
 
 
-def test_how_long_the_gil_was_held(recorder: Recorder) -> None:
-    probe, released = start(recorder), threading.Lock()
-    released.acquire()
-    # As torch's operators, this lets others run meanwhile.
-    work_until(probe, 60, lambda: released.acquire(timeout=0.02))
-    idle = recorder.read().of(Kind.STACK_SAMPLE)
-    work_until(probe, 120)
-    working = recorder.read().of(Kind.STACK_SAMPLE)[len(idle) + 1 :]
-    assert sum(sample.value > 0 for sample in idle) < len(idle) / 3
-    assert sum(sample.value > 0 for sample in working) > len(working) / 3
-    assert all(sample.value <= sample.end - sample.start for sample in working)
-
-
-@pytest.mark.usefixtures("alone")
-def test_who_releases_the_gil_for_moments_is_sampled_late_or_where_it_works(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each moment makes whoever waits for the GIL begin again, until a longer one comes."""
-    monkeypatch.setattr(sampler, "PERIODS_NS", ((1_000, 10 * MS),))
-    data = bytes(8_000)
-
-    def work() -> None:
-        for _ in range(12):
-            burn(60_000)  # a good millisecond of Python code
-            zlib.crc32(data)  # releases the GIL
-        time.sleep(0.003)
-
-    probe = start(recorder)
-    begin = 0
-    for wanted in range(60, 361, 60):  # on full cores many samples are late all the same
-        work_until(probe, wanted, work)
-        recording = recorder.read()
-        samples = recording.of(Kind.STACK_SAMPLE)[begin:]
-        begin += len(samples)
-        known = [frames(recording, x) for x in samples if x.flags & StackFlag.KNOWN]
-        elsewhere = [stack for stack in known if not {"burn", "<genexpr>"} & {*stack}]
-        # It sleeps for about a fifth of the time, and has no core for some of the rest.
-        if len(elsewhere) < 0.4 * len(samples):
-            break
-    else:
-        raise AssertionError(elsewhere)
-
-
 def hold() -> None:
     sum(range(3_000_000))  # C code, in which no other thread gets the GIL
 
@@ -315,15 +272,11 @@ def test_the_script_sees_no_thread_and_no_collector_switched_off(
     monkeypatch.setattr(StackSampler, "_stack", naming)
     probe = StackSampler()
     session = recorder.start(probe, ForwardProbe())
-    assert (recorder.read().of(Kind.STACK_SAMPLE), probe._samples) == (
-        [],
-        0,
-    )  # nothing computes yet
+    assert (recorder.read().of(Kind.STACK_SAMPLE), probe._samples) == ([], 0)
     compute()
     assert threading.enumerate() == threads
     work_until(probe, 10)
-    for finish in session.at_end:
-        finish()
+    session.on_end()
     samples = probe._samples
     burn()
     assert probe._samples == samples
@@ -361,59 +314,24 @@ def test_a_forked_child_is_not_sampled_and_its_parent_still_is(recorder: Recorde
     work_until(probe, probe._samples + 3)
 
 
+def test_a_fork_in_the_midst_of_a_sample_leaves_the_collector_as_it_was(recorder: Recorder) -> None:
+    probe = StackSampler()
+    recorder.start(probe)
+    with no_collections():
+        assert not gc.isenabled()
+        probe._forget()  # as a child does, in which this thread does not go on
+        assert gc.isenabled()
+    gc.disable()
+    try:
+        with no_collections():
+            probe._forget()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
 def test_lines_that_are_timed_are_not_sampled(recorder: Recorder) -> None:
     assert start(recorder, options={"lines": {"only": None}})._watched == []
-
-
-@pytest.mark.parametrize(
-    ("attribute", "value", "why"),
-    [
-        ("platform", "beos", None),
-        ("_is_gil_enabled", lambda: False, "not without the GIL"),
-    ],
-)
-def test_why_it_cannot_be_done(
-    monkeypatch: pytest.MonkeyPatch, attribute: str, value: Any, why: str | None
-) -> None:
-    monkeypatch.setattr(sampler.sys, attribute, value, raising=False)
-    assert why_not_here() == why
-
-
-@pytest.mark.usefixtures("often")
-def test_a_thread_is_sampled_before_it_can_go_on(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is asked of the kernel releases the GIL, and the script goes on meanwhile."""
-    armed, asked, moved = threading.Event(), threading.Event(), threading.Event()
-    calls = itertools.count()
-
-    def waits() -> int:
-        is_behind_the_wait = next(calls) % 2 == 1
-        if is_behind_the_wait and armed.is_set() and not asked.is_set():
-            asked.set()
-            moved.wait(30)
-        return 0
-
-    def stays() -> None:
-        armed.set()
-        while not asked.is_set():
-            pass
-
-    def goes_on() -> None:
-        moved.set()
-        begun = probe._samples
-        while probe._samples < begun + 2:
-            pass
-
-    monkeypatch.setattr(sampler, "times_waited", lambda: waits)
-    probe = start(recorder)
-    stays()
-    written = len(recorder.read().of(Kind.STACK_SAMPLE))
-    goes_on()
-    recording = recorder.read()
-    held, *later = [frames(recording, x) for x in recording.of(Kind.STACK_SAMPLE)[written:]]
-    assert "goes_on" not in held
-    assert any("goes_on" in names for names in later)
 
 
 # CPU shares of threads, by planted times on a core
@@ -447,38 +365,14 @@ def test_shares_are_of_the_time_since_they_were_asked_for(cores: dict[int, int])
     assert threads.shares([1001], 180 * MS) == {1001: 0.25}
 
 
-def test_few_threads_are_asked_for_and_few_are_kept(cores: dict[int, int]) -> None:
-    threads = ThreadCpuShares()
-    cores.update(dict.fromkeys(range(1000), 0))
-    for now_ns in (0, 50 * MS):
-        shares = threads.shares(range(1000, 1020), now_ns)
-    assert sum(share is not None for share in shares.values()) == 6
-    for native in range(1000):
-        threads.shares([1000 + native], native)
-    assert len(threads._known) <= 64
-
-
-def test_a_share_that_cannot_be_known_is_no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "core_times", lambda native: lambda: None)
-    threads, here = ThreadCpuShares(), threading.get_ident()
-    assert sampler._native_id(here) == threading.current_thread().native_id
-    for now_ns in (0, 90 * MS):
-        assert threads.shares([here, 1], now_ns) == {here: None, 1: None}
-    assert threads.busy == set()
-
-
 # Whose code may have called torch's operators
 
 
-def code_in(names: dict[str, Any], does: str = "return x") -> tuple[CodeType, dict[str, Any]]:
-    """Returns a function's code in a module with these names, and the names."""
-    exec(compile(f"def compute(x=None):\n    {does}\n", "/library/loss.py", "exec"), names)
-    return names["compute"].__code__, names
-
-
 def uses(names: dict[str, Any], does: str = "return x") -> tuple[bool, bool]:
-    """Whether such a function may compute by torch, and whether by arrays."""
-    users, (code, module) = TorchUsers(), code_in(dict(names), does)
+    """Whether a function of a module with these names may compute by torch, and by arrays."""
+    users, module = TorchUsers(), dict(names)
+    exec(compile(f"def compute(x=None):\n    {does}\n", "/library/loss.py", "exec"), module)
+    code = module["compute"].__code__
     assert not users.has(code, lambda: None)  # it is another's turn by now
     assert not users.has_arrays(code)  # nobody has asked about it
     has_torch = users.has(code, lambda: module)
@@ -487,42 +381,35 @@ def uses(names: dict[str, Any], does: str = "return x") -> tuple[bool, bool]:
 
 
 SCIPY = ModuleType("scipy.optimize")
+ALL = {"torch": torch, "np": numpy, "optimize": SCIPY, "exp": numpy.exp}
 
 
 @pytest.mark.parametrize(
-    ("names", "by_torch", "by_arrays"),
+    ("names", "does", "by_torch", "by_arrays"),
     [
-        ({"torch": torch}, True, False),
-        ({"F": torch.nn.functional}, True, False),
-        ({"Tensor": torch.Tensor}, True, False),
-        ({"exp": torch.exp}, True, False),
-        ({"gelu": torch.nn.functional.gelu}, True, False),
-        ({"float32": torch.float32}, True, False),
-        ({"np": numpy, "torch": torch}, True, False),
-        ({"torchvision": ModuleType("torchvision")}, False, False),
-        ({"np": numpy, "sqrt": math.sqrt, "array": numpy.ones(1)}, False, True),
-        ({"optimize": SCIPY}, False, True),
-        ({"backends": ModuleType("einops")}, False, False),
+        ({"torch": torch}, "return x", True, False),
+        ({"F": torch.nn.functional}, "return x", True, False),
+        ({"Tensor": torch.Tensor}, "return x", True, False),
+        ({"exp": torch.exp}, "return x", True, False),
+        ({"gelu": torch.nn.functional.gelu}, "return x", True, False),
+        ({"float32": torch.float32}, "return x", True, False),
+        ({"np": numpy, "torch": torch}, "return x", True, False),
+        ({"torchvision": ModuleType("torchvision")}, "return x", False, False),
+        ({"np": numpy, "sqrt": math.sqrt, "array": numpy.ones(1)}, "return x", False, True),
+        ({"optimize": SCIPY}, "return x", False, True),
+        ({"backends": ModuleType("einops")}, "return x", False, False),
+        (ALL, "return x.softmax(0)", True, False),
+        (ALL, "return np.sort(x)", False, False),
+        (ALL, "return x.numpy()", False, False),
+        (ALL, "import numpy; return x", False, False),
+        (ALL, "return optimize.root(x)", False, False),
+        (ALL, "return exp(x)", False, False),
     ],
 )
-def test_what_a_module_has(names: dict[str, Any], by_torch: bool, by_arrays: bool) -> None:
-    assert uses(names) == (by_torch, by_arrays)
-
-
-@pytest.mark.parametrize(
-    ("does", "by_torch"),
-    [
-        ("return x.softmax(0)", True),
-        ("return np.sort(x)", False),
-        ("return x.numpy()", False),
-        ("import numpy; return x", False),
-        ("return optimize.root(x)", False),
-        ("return exp(x)", False),
-    ],
-)
-def test_a_function_that_names_an_array_library(does: str, by_torch: bool) -> None:
-    names = {"torch": torch, "np": numpy, "optimize": SCIPY, "exp": numpy.exp}
-    assert uses(names, does)[0] is by_torch
+def test_what_a_function_and_its_module_name(
+    names: dict[str, Any], does: str, by_torch: bool, by_arrays: bool
+) -> None:
+    assert uses(names, does) == (by_torch, by_arrays)
 
 
 def test_nothing_of_the_modules_own_runs_for_it() -> None:

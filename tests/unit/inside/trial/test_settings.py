@@ -152,14 +152,6 @@ def test_as_torchs_own_constructor_sets_it(recorder: Recorder, setting: str, mak
     assert (trial_note(recorder)["refused"], faults(recorder)) == ({}, [])
 
 
-class Own(torch.optim.Optimizer):
-    def __init__(self, params: Any) -> None:
-        super().__init__(params, {"fused": None})
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        return None
-
-
 @pytest.mark.parametrize(
     ("make", "why"),
     [
@@ -169,7 +161,6 @@ class Own(torch.optim.Optimizer):
         (lambda: Adam(parameters(), differentiable=True), "differentiable"),
         (lambda: Adam(parameters(), capturable=True), "capturable"),
         (lambda: torch.optim.RMSprop(parameters()), "does not know fused"),
-        (lambda: Own(parameters()), "does not know fused"),
     ],
 )
 def test_where_it_is_not_to_be(recorder: Recorder, make: Callable[[], Any], why: str) -> None:

@@ -14,28 +14,9 @@ from support.trials import end_of_process, faults, start_trial, trial_note
 from torch.utils.checkpoint import checkpoint
 
 from trainprof.inside.catalogue import default_probes
-from trainprof.inside.trial.notes import TrialNotes
 from trainprof.inside.trial.probes import MOST_LOSSES
 from trainprof.launch.options import TrialOptions
 from trainprof.record.schema import Kind, Topic
-
-
-def test_a_note_follows_every_change_and_none_a_repetition(recorder: Recorder) -> None:
-    notes = TrialNotes({"a": "never a", "b": "never b"})
-    notes.apply("a", 1)
-    recorder.start(notes)
-    notes.apply("a", 1)
-    notes.apply("b", 2)
-    notes.refuse("c", "first")
-    notes.refuse("c", "second")
-    notes.take_back("b", "gone")
-    end_of_process(recorder)
-    written = [(note["applied"], note["refused"]) for note in recorder.read().notes(Topic.TRIAL)]
-    assert written == [
-        ({"a": 1, "b": 2}, {}),
-        ({"a": 1, "b": 2}, {"c": "first"}),
-        ({"a": 1}, {"c": "first", "b": "gone"}),
-    ]
 
 
 def test_a_run_without_a_trial_has_no_probe_and_no_import_of_it() -> None:

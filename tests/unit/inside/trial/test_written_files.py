@@ -99,19 +99,3 @@ def test_the_trials_own_places_and_the_kernels_do_not_count(watched: Watched) ->
     assert watched.opened(*ours) == []
     # A link in the scratch directory leads out of it.
     assert watched.opened("scratch/data/x", "scratch2") == ["outside/x", "scratch2"]
-
-
-def test_200_paths_and_no_more(watched: Watched) -> None:
-    assert len(watched.opened(*(f"{number}.png" for number in range(300)))) == 200
-
-
-def test_files_that_recording_writes_do_not_count_and_its_faults_reach_nobody(
-    watched: Watched,
-) -> None:
-    def record(path: str, was_there: bool) -> None:
-        watched.record(path, was_there)
-        watched.opened(f"{path}.lock")
-        raise RuntimeError(path)
-
-    watched.files = WrittenFiles(record, [])
-    assert watched.opened("log", "other") == ["log", "other"]

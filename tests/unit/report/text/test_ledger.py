@@ -36,26 +36,13 @@ def test_every_key_has_words():
     assert set(LABELS) == set(LEDGER_KEYS)
 
 
-def table_of(summary: RunSummary, **options: Any) -> LedgerTable:
-    table = ledger_table(summary, **options)
-    assert table is not None
-    return table
-
-
 def labels_of(summary: RunSummary, **options: Any) -> list[str]:
-    return [row.label for row in table_of(summary, **options).rows]
-
-
-def test_rows_are_longest_first_and_rest_is_last():
-    rows = table_of(summaries.slow_loader()).rows
-    shares = [row.share for row in rows[:-1]]
-    assert shares == sorted(shares, reverse=True)
-    assert rows[-1].label == "rest (7 smaller)"
+    return [row.label for row in ledger_table(summary, **options).rows]
 
 
 @pytest.mark.parametrize("most", range(2, 12))
 def test_no_more_rows_than_asked_for(most):
-    rows = table_of(summaries.healthy(), max_rows=most).rows
+    rows = ledger_table(summaries.healthy(), max_rows=most).rows
     assert len(rows) <= most
     keys = [key for row in rows for key in row.keys]
     assert len(keys) == len(set(keys)) == 15
@@ -76,7 +63,7 @@ def test_a_row_has_the_same_figures_however_many_are_folded(most):
         ledger=replace(summary.ledger, seconds=seconds, wall_s=sum(seconds.values())),
         training=replace(summary.training, per_step_s={k: s / 100 for k, s in seconds.items()}),
     )
-    every, some = figures(table_of(summary, fold=False)), table_of(summary, max_rows=most)
+    every, some = figures(ledger_table(summary, fold=False)), ledger_table(summary, max_rows=most)
     shown = figures(some).items()
     assert all(every[label] == row for label, row in shown if "rest" not in label)
     assert (some.total.seconds, some.total.percent) == ("19.2", "100.0 %")
@@ -86,7 +73,7 @@ def test_unknown_keys_keep_their_names_and_what_is_no_number_is_left_out():
     summary = summaries.slow_loader()
     odd: Any = {"all_reduce": 9.0, "forward": None, "loss": float("nan")}
     ledger = replace(summary.ledger, seconds={**summary.ledger.seconds, **odd})
-    rows = table_of(replace(summary, ledger=ledger), fold=False).rows
+    rows = ledger_table(replace(summary, ledger=ledger), fold=False).rows
     labels = [row.label for row in rows if row.seconds != "0.0"]
     assert "all reduce" in labels
     assert "forward" not in labels
@@ -121,7 +108,7 @@ def test_long_runs_are_told_in_longer_units(factor, unit, total):
     summary = summaries.slow_loader()
     seconds = {key: value * factor for key, value in summary.ledger.seconds.items()}
     longer = replace(summary, ledger=replace(summary.ledger, wall_s=0.0, seconds=seconds))
-    table = table_of(longer)
+    table = ledger_table(longer)
     assert (table.run_unit, table.total.seconds) == (unit, total)
 
 

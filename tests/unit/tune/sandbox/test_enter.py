@@ -14,6 +14,7 @@ import pytest
 from trainprof.tune.sandbox import enter
 from trainprof.tune.sandbox.enter import (
     MS_BIND,
+    MS_NOATIME,
     MS_NODEV,
     MS_NOSUID,
     MS_RDONLY,
@@ -48,56 +49,32 @@ MOUNTINFO = r"""22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 """
 
 
-@pytest.fixture
-def mountinfo(tmp_path: Path) -> dict[str, Mount]:
+def test_mounts_are_in_order_and_of_several_at_a_path_the_topmost_counts(tmp_path):
     path = tmp_path / "mountinfo"
     path.write_text(MOUNTINFO)
-    return mounts_now(str(path))
-
-
-def test_mounts_are_in_order_and_of_several_at_a_path_the_topmost_counts(mountinfo):
-    assert list(mountinfo) == ["/", "/my runs\tand\\more", "/usr", "/net", "/data"]
-    assert (mountinfo["/data"].kind, mountinfo["/data"].is_read_only) == ("tmpfs", True)
-    assert mountinfo["/data"].source == ""
-
-
-def test_flags_are_as_mount_takes_them_and_kinds_and_sources_as_they_are_named(mountinfo):
-    assert mountinfo["/"].flags == MS_RELATIME
-    remote = mountinfo["/my runs\tand\\more"]
-    assert (remote.flags, remote.kind, remote.source) == (
-        MS_NOSUID | MS_NODEV,
-        "fuse.ssh",
-        "a b:/c",
-    )
-    assert [path for path, mount in mountinfo.items() if mount.is_read_only] == ["/usr", "/data"]
-    assert mountinfo["/net"].kind == "autofs"
-
-
-def test_names_of_no_encoding_survive(tmp_path):
-    path = tmp_path / "mountinfo"
-    path.write_bytes(b"22 1 8:1 / /\xff\\040\xc3\xa4 rw - ext4 /dev/sda1 rw\n")
-    [there] = mounts_now(str(path))
-    assert os.fsencode(there) == b"/\xff \xc3\xa4"
+    mounts = [(m.path, m.flags, m.kind, m.source) for m in mounts_now(str(path)).values()]
+    assert mounts == [
+        ("/", MS_RELATIME, "ext4", "/dev/sda1"),
+        ("/my runs\tand\\more", MS_NOSUID | MS_NODEV, "fuse.ssh", "a b:/c"),
+        ("/usr", MS_RDONLY | MS_NOATIME, "squashfs", "/dev/loop0"),
+        ("/net", 0, "autofs", "systemd-1"),
+        ("/data", MS_RDONLY, "tmpfs", ""),
+    ]
 
 
 @pytest.mark.parametrize(
     ("path", "place", "expected"),
     [
         ("/data", "/data", True),
-        ("/data/a/b", "/data", True),
         ("/data/a", "/data/", True),
         ("/data", "/", True),
         ("/database", "/data", False),
-        ("/", "/data", False),
     ],
 )
 def test_what_lies_in_a_place(path, place, expected):
     assert is_inside(path, place) is expected
-
-
-def test_what_is_the_kernels():
-    assert all(map(is_of_kernel, ("/dev", "/dev/shm", "/proc/self", "/sys", "/run/user/1000")))
-    assert not any(map(is_of_kernel, ("/", "/device", "/home/u/dev", "/runs")))
+    assert is_of_kernel("/dev/shm")
+    assert not is_of_kernel("/device")
 
 
 @pytest.fixture
@@ -114,7 +91,6 @@ def planted_text(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         ("CapPrm:\t000001ffffffffff\nCapEff:\t0000000000000000\n", False),
         ("CapPrm:\t0000000000000000\nCapEff:\t0000000000200000\n", True),
         ("CapEff:\t000001ffffdfffff\n", False),  # a container's root
-        ("Name:\tpython\n", False),
     ],
 )
 def test_who_may_mount_has_the_capability_in_effect(planted_text, sets, expected):
@@ -130,28 +106,21 @@ def test_sockets_at_which_a_service_listens_are_found_by_their_paths(planted_tex
     planted_text["/proc/net/unix"] = (
         "Num       RefCount Protocol Flags    Type St Inode Path\n"
         f"{number} 00010000 0001 01 1 {listening}\n"
-        f"{number} 00010000 0001 01 2 {listening}\n"
         f"{number} 00010000 0001 01 3 {spaced}\n"
         f"{number} 00000000 0001 03 4 {connected}\n"
         f"{number} 00010000 0001 01 5 {tmp_path / 'gone'}\n"
         f"{number} 00010000 0001 01 6 @abstract\n"
-        f"{number} 00010000 0001 01 8 /dev/null\n"
         f"{number} 00010000 0001 01 7\n"
     )
     assert enter._listening() == [str(listening), str(spaced)]
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Callable[..., Path]:
+def tree(tmp_path: Path, *names: str) -> Path:
     """Makes directories, and returns the one that they are in."""
-
-    def make(*names: str) -> Path:
-        top = tmp_path / "top"
-        for name in ("", *names):
-            (top / name).mkdir(parents=True, exist_ok=True)
-        return top
-
-    return make
+    top = tmp_path / "top"
+    for name in ("", *names):
+        (top / name).mkdir(parents=True, exist_ok=True)
+    return top
 
 
 @pytest.fixture
@@ -204,6 +173,7 @@ BOTH = (True, False)
         # Read-only ones and those that mount when looked at are left alone.
         (["a/mounted/x"], {"mounts": {"a/mounted": ("ro", "ext4")}}, [], [True]),
         (["a/mounted/x"], {"mounts": {"a/mounted": ("rw", "autofs")}}, [], [True]),
+        (["a"], {"mounts": {"gone": ("rw", "ext4")}}, ["a"], [True]),
         # Below a directory that cannot be written are some that can.
         (
             ["closed/open/x", "closed/closed_too/open", "open/x"],
@@ -219,12 +189,6 @@ BOTH = (True, False)
             [".", "shut/mine", "theirs"],
             [False],
         ),
-        (
-            ["mine/x", "theirs/mine", "shut/mine/x", "shut/theirs"],
-            {"closed": ["shut", "shut/theirs"], "foreign": ["", "theirs", "shut", "shut/theirs"]},
-            ["."],
-            [True],
-        ),
         # In a directory of one's own only named paths are looked at.
         (
             ["a/theirs", "b/theirs"],
@@ -235,9 +199,9 @@ BOTH = (True, False)
     ],
 )
 def test_what_can_be_written_is_covered_by_overlays(
-    tree, own, names, planted, overlays, knows_all_ids
+    tmp_path, own, names, planted, overlays, knows_all_ids
 ):
-    top = tree(*names)
+    top = tree(tmp_path, *names)
     own(*([top / name for name in planted.get(kind, ())] for kind in ("closed", "foreign")))
     inside = planted.get("mounts", {})
     mounts = mounted(mount_at(top), *(mount_at(top / name, *how) for name, how in inside.items()))
@@ -246,13 +210,6 @@ def test_what_can_be_written_is_covered_by_overlays(
         covered = overlays_in(top, mounts, *named, knows_all_ids=knows, search_s=NO_END)
         assert sorted(covered) == overlays
         assert "." not in covered or covered[0] == "."
-
-
-def test_a_mount_on_a_file_or_on_what_is_gone_gets_no_overlay(tree):
-    top = tree()
-    (top / "file").touch()
-    mounts = mounted(mount_at(top / "file"), mount_at(top / "gone"))
-    assert overlays_in(top, mounts, search_s=NO_END) == []
 
 
 def test_the_root_itself_gets_none_and_what_is_the_kernels_neither(monkeypatch):
@@ -274,36 +231,15 @@ def test_the_root_itself_gets_none_and_what_is_the_kernels_neither(monkeypatch):
     assert overlays == ["/home"]
 
 
-def test_named_paths_come_first_and_are_looked_at_however_late_it_is(tree, own, monkeypatch):
+def test_named_paths_come_first_and_are_looked_at_however_late_it_is(tmp_path, own, monkeypatch):
     names = [f"{number}/open" for number in range(20)]
-    top = tree(*names)
+    top = tree(tmp_path, *names)
     own(closed=[top, *(top / name.partition("/")[0] for name in names)])
     mounts, named = mounted(mount_at(top)), top / "13/open/runs"
     assert overlays_in(top, mounts, named, search_s=-1.0) == ["13/open"]
-    overlays = overlays_in(top, mounts, named, search_s=NO_END)
-    assert overlays[0] == "13/open"
-    assert sorted(overlays) == sorted(names)
     monkeypatch.setattr(enter, "MOST_OVERLAYS", 3)
     few = overlays_in(top, mounts, named, search_s=NO_END)
     assert (len(few), few[0]) == (3, "13/open")
-
-
-def test_places_of_the_systems_are_searched_last_and_what_cannot_be_listed_is_passed_by(
-    tree, own, monkeypatch
-):
-    top = tree("a/open", "b/open", "z/c/open", "secret/x")
-    own(closed=[top, *(top / name for name in ("a", "b", "z", "z/c", "secret"))])
-    monkeypatch.setattr(enter, "SYSTEM_PLACES", (str(top / "a"),))
-    scandir = os.scandir
-
-    def refused(path: str) -> object:
-        if path == str(top / "secret"):
-            raise PermissionError
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refused)
-    overlays = overlays_in(top, mounted(mount_at(top)), search_s=NO_END)
-    assert overlays == ["b/open", "z/c/open", "a/open"]
 
 
 class FakeSystem:
@@ -322,8 +258,8 @@ class FakeSystem:
         self.options.append(options)
 
 
-def test_what_is_no_overlay_of_ours_becomes_read_only(tree, monkeypatch):
-    top = tree("overlaid", "record", "data", "shut", "remote")
+def test_what_is_no_overlay_of_ours_becomes_read_only(tmp_path, monkeypatch):
+    top = tree(tmp_path, "overlaid", "record", "data", "shut", "remote")
     mounts = mounted(
         mount_at("/run"),
         mount_at("/dev/shm"),
@@ -339,12 +275,8 @@ def test_what_is_no_overlay_of_ours_becomes_read_only(tree, monkeypatch):
     enter._protect(system, [str(top / "record")])  # type: ignore[arg-type]
     flags = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_RELATIME
     assert system.asked == [(None, str(top / "data"), None, flags)]
-
-
-def test_a_mount_that_cannot_become_read_only_prevents_the_sandbox(tree, monkeypatch):
-    top = tree("data")
-    monkeypatch.setattr(enter, "mounts_now", lambda: mounted(mount_at(top / "data")))
-    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(top / "data"))
+    # One that cannot become so prevents the sandbox.
+    monkeypatch.setattr(os.path, "ismount", lambda path: True)
     with pytest.raises(OSError, match="data"):
         enter._protect(FakeSystem(top / "data"), [])  # type: ignore[arg-type]
 
@@ -366,23 +298,6 @@ def test_where_no_overlay_is_possible_a_directory_is_read_only():
         ("/proc/self/fd/7", "/data", None, MS_BIND),
         (None, "/data", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID),
     ]
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
-def test_what_takes_the_writes_to_a_directory_has_its_mode_and_trials_share_it(tree):
-    top = tree("lower", "uppers")
-    (top / "lower").chmod(0o1751)
-    lower, uppers = enter._opened(str(top / "lower")), enter._opened(str(top / "uppers"))
-    opened = [lower, uppers]
-    try:
-        for _ in range(2):
-            opened.append(enter._upper(uppers, "3", lower))
-            assert os.path.samestat(os.fstat(opened[-1]), (top / "uppers/3").stat())
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
-    assert stat.S_IMODE((top / "uppers/3/upper").stat().st_mode) == 0o1751
-    assert sorted(path.name for path in (top / "uppers/3").iterdir()) == ["upper", "work"]
 
 
 def test_the_flags_are_those_of_the_mount_that_holds_a_path():

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Final
 
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.patching.user_texts import lines_with
-from trainprof.inside.session import ModuleCall, Session
+from trainprof.inside.session import Session
+from trainprof.inside.signals import ModuleCall
 from trainprof.record.notes import Note
 
 _MODULE: Final = "torch.nn.parallel.data_parallel"
@@ -39,14 +40,14 @@ class DataParallelProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session = session
-        self._meets = patcher.guarded(self._meet)
-        session.tell_modules(self._meets, True)
-        session.at_first_step.append(patcher.guarded(self._stop))
-        session.at_end.append(patcher.guarded(self._stop))
+        self._call = patcher.guarded(self._meet)
+        session.on_module_call.subscribe(self._call)
+        session.on_first_step.subscribe(patcher.guarded(self._stop))
+        session.on_end.subscribe(patcher.guarded(self._stop))
         patcher.at_fault(self._stop)
 
     def _stop(self, *_: Any) -> None:
-        self._session.tell_modules(self._meets, False)
+        self._session.on_module_call.unsubscribe(self._call)
 
     def _meet(self, call: ModuleCall) -> None:
         parallel = getattr(sys.modules.get(_MODULE), "DataParallel", None)
@@ -55,6 +56,6 @@ class DataParallelProbe:
         devices, sites = call.module.__dict__.get("device_ids") or (), self._session.sites
         if len(devices) > 1:
             lines = lines_with(sites.is_user_file, _CONSTRUCTED)
-            site = sites.of_line(*lines[0]) if lines else call.site
+            site = sites.site_at(*lines[0]) if lines else call.site
             self._session.note(DataParallelNote(site, len(devices)))
         self._stop()

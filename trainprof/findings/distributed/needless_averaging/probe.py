@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Final
 from trainprof.inside.model.parameters import parameters_of
 from trainprof.inside.patching.function_modes import PlainTensors
 from trainprof.inside.patching.patcher import Patcher
-from trainprof.inside.session import BackwardWatch, ModuleCall, Session
+from trainprof.inside.session import Session
+from trainprof.inside.signals import ModuleCall
 from trainprof.record.notes import Note
 
 _DDP: Final = "torch.nn.parallel.distributed"
@@ -77,32 +78,32 @@ class GradientSyncsProbe:
         # By the line and the class's name.
         self._places: dict[tuple[int, str], _Place] = {}
         self._thread = self._updates = self._passes = 0
-        self._backward = BackwardWatch(patcher.guarded(self._begins), _nothing)
-        self._meets, self._steps = patcher.guarded(self._meet), patcher.guarded(self._has_stepped)
-        session.at_first_step.append(patcher.guarded(self._first_step))
-        session.at_end.append(patcher.guarded(self._end))
+        self._backward = patcher.guarded(self._begins)
+        self._call, self._step = patcher.guarded(self._meet), patcher.guarded(self._has_stepped)
+        session.on_first_step.subscribe(patcher.guarded(self._first_step))
+        session.on_end.subscribe(patcher.guarded(self._end))
         patcher.at_fault(self._stop)
         os.register_at_fork(after_in_child=self._stop)
 
     def _first_step(self, _: Any) -> None:
         if self._thread == 0 and _DDP in sys.modules:
             self._thread = get_ident()
-            self._session.watch_steps(self._steps, is_on=True)
+            self._session.on_step.subscribe(self._step)
 
     def _has_stepped(self, _: Any) -> None:
         if get_ident() != self._thread:
             return
         self._updates += 1
         if self._updates == _SKIPPED_UPDATES:
-            self._session.tell_modules(self._meets, True)
-            self._session.watch_backward(self._backward, is_on=True)
+            self._session.on_module_call.subscribe(self._call)
+            self._session.on_backward.subscribe(self._backward)
         elif self._updates == _SKIPPED_UPDATES + _WATCHED_UPDATES:
             self._end()
 
     def _stop(self) -> None:
-        self._session.watch_steps(self._steps, is_on=False)
-        self._session.watch_backward(self._backward, is_on=False)
-        self._session.tell_modules(self._meets, False)
+        self._session.on_step.unsubscribe(self._step)
+        self._session.on_backward.unsubscribe(self._backward)
+        self._session.on_module_call.unsubscribe(self._call)
         self._places.clear()
 
     def _end(self) -> None:
@@ -152,7 +153,3 @@ class GradientSyncsProbe:
             place.is_out = True  # set back each time, or never
         else:
             place.added += 1
-
-
-def _nothing() -> None:
-    return

@@ -31,12 +31,6 @@ from trainprof.findings.gain import unmeasured_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 
-ID: Final = "needless_averaging"
-THRESHOLDS: Final = {
-    "batches": Threshold(1.5, "of an update: fewer are no accumulation"),
-    "share": Threshold(0.1, "of training, in backward: what averaging is a part of"),
-}
-
 
 def find(context: RunContext) -> Finding | None:
     notes = context.notes.last_list(GradientSyncsNote)
@@ -50,7 +44,7 @@ def find(context: RunContext) -> Finding | None:
     batches = round(first.batches)
     before = "the first" if batches == 2 else f"the first {batches - 1:,}"
     return unmeasured_finding(
-        ID,
+        RULE.id,
         f"ranks average gradients after each of {batches:,} batches, and use them once: that goes "
         f"on in backward, {percent(share)} of training",
         site=context.notes.sites.known(first.site),
@@ -65,8 +59,11 @@ def find(context: RunContext) -> Finding | None:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="needless_averaging",
+    thresholds={
+        "batches": Threshold(1.5, "of an update: fewer are no accumulation"),
+        "share": Threshold(0.1, "of training, in backward: what averaging is a part of"),
+    },
     find=find,
     explanation=__doc__,
     order=250,

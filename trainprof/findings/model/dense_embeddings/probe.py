@@ -20,7 +20,8 @@ from trainprof.inside.model.parameters import (
 from trainprof.inside.patching.function_modes import PlainTensors
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.patching.user_texts import lines_with
-from trainprof.inside.session import ModuleCall, Session
+from trainprof.inside.session import Session
+from trainprof.inside.signals import ModuleCall
 from trainprof.record.notes import Note
 
 # Of a window; the first steps of new optimizers open others.
@@ -72,11 +73,11 @@ class EmbeddingTablesProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session, self._plain = torch, session, PlainTensors(torch, session)
         self._optimizers = KnownOptimizers(session)
-        self._meets, self._steps = patcher.guarded(self._meet), patcher.guarded(self._has_stepped)
+        self._call, self._step = patcher.guarded(self._meet), patcher.guarded(self._has_stepped)
         self._windows = 0
         self._stop()
-        session.at_parameters.append(patcher.guarded(self._optimizers.note))
-        session.at_first_step.append(patcher.guarded(self._first_step))
+        session.on_parameters.subscribe(patcher.guarded(self._optimizers.note))
+        session.on_first_step.subscribe(patcher.guarded(self._first_step))
         patcher.at_fault(self._stop)
         os.register_at_fork(after_in_child=self._stop)
 
@@ -85,12 +86,12 @@ class EmbeddingTablesProbe:
         self._stop()
         if self._windows < _MOST_WINDOWS and not self._plain.has_own_parameters():
             self._windows += 1
-            self._session.watch_steps(self._steps, is_on=True)
-            self._session.tell_modules(self._meets, True)
+            self._session.on_step.subscribe(self._step)
+            self._session.on_module_call.subscribe(self._call)
 
     def _stop(self) -> None:
-        self._session.watch_steps(self._steps, is_on=False)
-        self._session.tell_modules(self._meets, False)
+        self._session.on_step.unsubscribe(self._step)
+        self._session.on_module_call.unsubscribe(self._call)
         # By id: models with the line that called each; what they were given; updates.
         self._models: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._given, self._updates = Counter[int](), Counter[int]()
@@ -115,7 +116,7 @@ class EmbeddingTablesProbe:
             tables = []
         self._session.note(EmbeddingTablesNote(tuple(tables), numbers))
         self._stop()
-        self._session.looked_since(began_ns)
+        self._session.count_inspection(began_ns)
 
     def _tables(self, key: int, owned: list[tuple[Any, dict[int, Any]]]) -> list[EmbeddingTable]:
         """Returns the records of a model's tables that nothing else of it, or of a text, uses."""
@@ -146,7 +147,7 @@ class EmbeddingTablesProbe:
                     rows=weight.shape[0],
                     numbers=weight.numel(),
                     indices=self._given[key] // self._updates[id(optimizer)],
-                    site=sites.of_line(*built[0]) if len(built) == 1 else site,
+                    site=sites.site_at(*built[0]) if len(built) == 1 else site,
                     optimizer=type(optimizer).__qualname__,
                     is_plain=_changes_some(optimizer, weight),
                 )

@@ -27,11 +27,6 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 
-ID: Final = "dense_embeddings"
-THRESHOLDS: Final = {
-    "looked_up_share": Threshold(0.1, "of a table's rows, by a step", is_upper=True),
-    "share": Threshold(0.05, "of training: what its update takes"),
-}
 # A number of a sparse update takes so much longer than one of a whole one (torch 2.13, two cores).
 _ROWS_TIMES: Final = 4.0
 _CAUTIONS: Final = (
@@ -59,7 +54,7 @@ def find(context: RunContext) -> Finding | None:
     is_plain = all(table.is_plain for table in tables)
     first = max(tables, key=lambda table: table.numbers)
     return plain_finding(
-        ID,
+        RULE.id,
         f"each step changes all {first.rows:,} rows of an nn.Embedding, of which "
         f"it looks up at most {first.indices:,}: updates of the rest take {span(spent_s)}, "
         f"{percent(part)} of training, and backward fills their gradients",
@@ -75,8 +70,11 @@ def find(context: RunContext) -> Finding | None:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="dense_embeddings",
+    thresholds={
+        "looked_up_share": Threshold(0.1, "of a table's rows, by a step", is_upper=True),
+        "share": Threshold(0.05, "of training: what its update takes"),
+    },
     find=find,
     explanation=__doc__,
     order=200,

@@ -13,7 +13,8 @@ from trainprof.inside.model.parameters import held_in, is_training, modules_of
 from trainprof.inside.patching.function_modes import PlainTensors
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.patching.user_texts import any_text, lines_with
-from trainprof.inside.session import ModuleCall, Session
+from trainprof.inside.session import Session
+from trainprof.inside.signals import ModuleCall
 from trainprof.record.notes import Note
 
 # One of 8 steps, 24 of those, and of each up to 16 tables that are copied to a device.
@@ -62,26 +63,26 @@ class PaddingProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session, self._plain = torch, session, PlainTensors(torch, session)
         self._to_list = torch._C.TensorBase.tolist  # the script's is watched
-        self._meets, self._copies = patcher.guarded(self._meet), patcher.guarded(self._note_copy)
-        self._steps = patcher.guarded(self._has_stepped)
+        self._call, self._copy = patcher.guarded(self._meet), patcher.guarded(self._note_copy)
+        self._step = patcher.guarded(self._has_stepped)
         self._taken, self._counts, self._texts = 0, Counter[str](), dict[str, Any]()
         self._look(is_on=False)
-        session.at_first_step.append(patcher.guarded(self._first_step))
+        session.on_first_step.subscribe(patcher.guarded(self._first_step))
         patcher.at_fault(self._stop)
         os.register_at_fork(after_in_child=self._stop)
 
     def _first_step(self, _: Any) -> None:
-        self._session.watch_steps(self._steps, is_on=self._taken <= _EVERY * _MOST_STEPS)
+        self._session.on_step.switch(self._step, is_on=self._taken <= _EVERY * _MOST_STEPS)
 
     def _stop(self) -> None:
-        self._session.watch_steps(self._steps, is_on=False)
+        self._session.on_step.unsubscribe(self._step)
         self._look(is_on=False)
 
     def _look(self, *, is_on: bool) -> None:
         self._found: Counter[str] = Counter()
         self._copied: list[Any] = []
-        self._session.tell_modules(self._meets, is_on)
-        self._session.watch_copies(self._copies, is_on=is_on)
+        self._session.on_module_call.switch(self._call, is_on=is_on)
+        self._session.on_h2d_copy.switch(self._copy, is_on=is_on)
 
     def _has_stepped(self, _: Any) -> None:
         began_ns = self._session.now()
@@ -89,7 +90,7 @@ class PaddingProbe:
             self._counts.update(self._found, looks=1)
             sites, is_own = self._session.sites, self._session.sites.is_user_file
             self._texts = self._texts or {
-                "sites": [sites.of_line(*x) for x in lines_with(is_own, _TO_A_LENGTH)[:1]],
+                "sites": [sites.site_at(*x) for x in lines_with(is_own, _TO_A_LENGTH)[:1]],
                 "is_left_out": any_text(is_own, lambda text: bool(_LEFT_OUT.search(text))),
             }
             values: dict[str, Any] = {**self._counts, **self._texts}
@@ -99,7 +100,7 @@ class PaddingProbe:
             self._look(is_on=self._taken % _EVERY == 0)
         if self._taken > _EVERY * _MOST_STEPS:
             self._stop()
-        self._session.looked_since(began_ns)
+        self._session.count_inspection(began_ns)
 
     def _note_copy(self, source: Any) -> None:
         with self._plain.unseen():
@@ -123,7 +124,7 @@ class PaddingProbe:
                     longest=rows * sum(map(bool, columns)),
                     reading_ns=call.took_ns,
                 )
-        self._session.looked_since(began_ns)
+        self._session.count_inspection(began_ns)
 
     def _kept_places(self, call: ModuleCall) -> Any:
         """Returns where a module's table holds no padding; None where that is not known."""

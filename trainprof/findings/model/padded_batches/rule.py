@@ -28,10 +28,6 @@ from trainprof.findings.model.padded_batches.probe import PaddingNote
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 
-ID: Final = "padded_batches"
-THRESHOLDS: Final = {
-    "share": Threshold(0.05, "of training, computing for padding that no row of a batch needs"),
-}
 _LEAST_LOOKS: Final = 4
 # What computing grows with, at most: layers with the length, attention with its square.
 _GROWS_WITH: Final = 1.5
@@ -70,7 +66,7 @@ def find(context: RunContext) -> Finding | None:
     collated_at = (x.loader.collate_site or x.loader.site for x in context.feeding[:1])
     of_rows = {"width": places / rows, "longest": longest / rows, "length": filled / rows}
     return plain_finding(
-        ID,
+        RULE.id,
         f"sequences are padded to {of_rows['width']:.0f} positions, of which the longest of a "
         f"batch fills {of_rows['longest']:.0f} and the average one {of_rows['length']:.0f}: "
         f"{percent(part)} of {context.summary.time_of_devices} is computing for the rest",
@@ -83,8 +79,10 @@ def find(context: RunContext) -> Finding | None:
 
 
 RULE: Final = Rule(
-    id=ID,
-    thresholds=THRESHOLDS,
+    id="padded_batches",
+    thresholds={
+        "share": Threshold(0.05, "of training, computing for padding that no row of a batch needs"),
+    },
     find=find,
     explanation=__doc__,
     order=210,

@@ -1,0 +1,182 @@
+"""What holds of all findings: healthy runs have none, noise hides some, the largest is first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.cases import HEALTHY, Planted, case_of, healthy, on_device, with_run
+from support.findings import handed_over, reported
+
+from trainprof.analysis.pipeline.bounds import Interval
+from trainprof.analysis.summary.finding import Finding
+from trainprof.findings.catalogue import (
+    RULES,
+    UnknownThreshold,
+    parsed_settings,
+    rule_settings,
+    threshold_names,
+)
+from trainprof.findings.diagnose import _without_symptoms, diagnose
+from trainprof.findings.gain import least_gain
+from trainprof.findings.run_context import RunContext
+
+QUICK_ROWS = {"fetch_s": 0.0001, "running": 1.0, "compute_s": 0.0003, "cores": 2}
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        pytest.param(Planted(workers=2, fetch_s=0.01, compute_s=0.03), id="workers keep up"),
+        pytest.param(Planted(fetch_s=0.0004, compute_s=0.03), id="data in memory, no workers"),
+        pytest.param(
+            Planted(workers=4, fetch_s=0.01, compute_s=0.03, passes=10, start_s=0.001),
+            id="quick starts",
+        ),
+        pytest.param(
+            Planted(workers=2, fetch_s=0.004, compute_s=0.03, slow_every=40),
+            id="slow samples that the buffer hides",
+        ),
+        pytest.param(
+            Planted(workers=4, fetch_s=0.01, reading=0.9, compute_s=0.03),
+            id="reading that nobody waits for",
+        ),
+        pytest.param(
+            Planted(workers=2, fetch_s=0.001, compute_s=0.004, receive_s=Interval.exactly(0.0015)),
+            id="a plain batch takes its time to be taken over",
+        ),
+        pytest.param(
+            Planted(**QUICK_ROWS, receive_s=Interval(0.0003, 0.0004, 0.0006)),
+            id="batches that no worker could hand over sooner",
+        ),
+    ],
+)
+def test_healthy_runs_have_no_finding(planted: Planted) -> None:
+    assert reported(case_of(planted)) == []
+
+
+def test_a_rule_that_fails_ends_no_other() -> None:
+    context, failed = case_of(handed_over()), []
+
+    def find(context: RunContext) -> Finding | None:
+        raise ZeroDivisionError("no loader")
+
+    broken = [replace(RULES[0], find=find), *RULES[1:]]
+    findings = diagnose(
+        context, broken, failed=lambda rule, error: failed.append((rule, str(error)))
+    ).findings
+    assert [x.id for x in findings] == ["worker_restart"]
+    assert failed == [(RULES[0].id, "no loader")]
+    with pytest.raises(ZeroDivisionError):
+        diagnose(context, broken)
+
+
+WAITING = {"fetch_s": 0.03, "compute_s": 0.01}
+LITTLE = {"fetch_s": 0.0005, "compute_s": 0.01}
+LOW, HIGH = ({"serial_loading.wait_share": share} for share in (0.01, 0.9))
+
+
+@pytest.mark.parametrize(
+    ("planted", "how", "is_reported"),
+    [
+        (WAITING, {"steady_steps": 19}, False),
+        (WAITING, {"steady_steps": 20}, True),
+        (WAITING, {"settings": HIGH}, False),
+        (LITTLE, {}, False),
+        (LITTLE, {"settings": LOW}, True),
+    ],
+)
+def test_enough_steps_and_thresholds_of_the_users(
+    planted: dict[str, Any], how: dict[str, Any], is_reported: bool
+) -> None:
+    assert reported(case_of(Planted(**planted), **how)) == ["serial_loading"] * is_reported
+
+
+@pytest.mark.parametrize(
+    ("parts", "how", "expected"),
+    [
+        ({"gc": 0.1}, {}, ["gc_pauses"]),  # a twentieth
+        ({"gc": 0.1}, {"drift": 0.05}, []),
+        # A machine that gets slower hides nothing that slows with it.
+        ({"gc": 0.1}, {"drift": 0.2, "halves": {"gc": (0.05, 0.05)}}, ["gc_pauses"]),
+        ({"gc": 0.1}, {"drift": 0.2, "halves": {"gc": (0.02, 0.08)}}, []),
+        # Halves of the same length may differ in what they consist of: that alone hides nothing.
+        ({"gc": 0.1}, {"halves": {"gc": (0.02, 0.08)}}, ["gc_pauses"]),
+        # Nor is noise of steps any of what lies outside of them.
+        ({"checkpoint": 0.1}, {"drift": 0.05}, ["slow_checkpoints"]),
+    ],
+)
+def test_a_gain_below_the_runs_own_noise_is_not_reported(
+    parts: dict[str, float], how: dict[str, Any], expected: list[str]
+) -> None:
+    context = healthy(parts=parts, **how)
+    assert (least_gain(context.noise) > 0.05) is bool(how.get("drift"))
+    assert reported(context) == expected
+
+
+UNSURE = {"running": 1.0, "cores": 2, "compute_cores": Interval(1.0, 1.2, 2.0)}
+
+
+def test_what_may_lose_stands_out_from_all_noise_or_is_not_reported() -> None:
+    planted = Planted(fetch_s=0.005, compute_s=0.025, **UNSURE)
+    halves = {"data_wait": (0.17, 0.17)}
+    [finding] = diagnose(case_of(planted, halves=halves)).findings
+    assert finding.predicted_speedup is not None
+    assert finding.predicted_speedup[0] < 1
+    assert reported(case_of(planted, halves=halves, drift=0.2)) == []
+    little = Planted(fetch_s=0.002, compute_s=0.028, **UNSURE)
+    assert reported(case_of(little, halves={"data_wait": (0.07, 0.07)})) == []
+
+
+def test_a_run_of_which_training_is_little_is_judged_by_its_training() -> None:
+    """A short one, to see how it goes, whose imports take longer than its steps."""
+    context = healthy(parts={"checkpoint": 0.15})
+    short = with_run(context, wall_s=20 * context.training_s)
+    assert reported(short) == ["slow_checkpoints"]
+
+
+def test_settings_are_read_strictly_from_the_user_and_leniently_from_a_run() -> None:
+    assert parsed_settings(["python_in_loop.share=0.2"]) == {"python_in_loop.share": 0.2}
+    names = ("python_in_loop=0.2", "nothing.share=1", "python_in_loop.share=x")
+    values = (f"python_in_loop.share={value}" for value in ("nan", "-1", "inf", "1.5"))
+    for wrong in (*names, *values):
+        with pytest.raises(UnknownThreshold):
+            parsed_settings([wrong])
+    known = {"python_in_loop.share": 0.2, "nothing.share": 1, "gc_pauses.share": "x"}
+    assert rule_settings(known) == {"python_in_loop.share": 0.2}
+    assert rule_settings(None) == {}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_each_rule_explains_itself(rule: Any) -> None:
+    for opening in ("What it means:", "How it is measured:", "When it is wrong:", "What to do:"):
+        assert f"\n\n{opening}" in rule.explanation
+    assert rule.thresholds
+    assert all(threshold.source for threshold in rule.thresholds.values())
+    assert f"{rule.id}.{next(iter(rule.thresholds))}" in threshold_names()
+
+
+def test_findings_are_ranked_by_what_they_recover() -> None:
+    planted = Planted(fetch_s=0.02, compute_s=0.01)
+    findings = diagnose(case_of(planted, parts={"checkpoint": 0.4, "gc": 0.8})).findings
+    assert [x.id for x in findings] == ["serial_loading", "gc_pauses", "slow_checkpoints"]
+    recovered = [x.recoverable_s or 0.0 for x in findings]
+    assert recovered == sorted(recovered, reverse=True)
+
+
+@pytest.mark.parametrize("low", [0.6, 1.2])
+def test_workers_that_may_not_help_are_no_cure_for_too_many_threads(low: float) -> None:
+    (serial,) = diagnose(case_of(Planted(fetch_s=0.01, compute_s=0.01))).findings
+    threads = replace(serial, id="thread_count", change={}, predicted_speedup=None)
+    unsure = replace(serial, predicted_speedup=[low, 1.7])
+    known, _ = _without_symptoms([unsure, threads], {rule.id: rule for rule in RULES})
+    assert ("serial_loading" in [x.id for x in known]) == (low > 1)
+
+
+@pytest.mark.parametrize(("idle_s", "is_reported"), [({}, False), ({"host_s": 1.0}, True)])
+def test_on_a_device_only_that_counts_in_which_it_idles(
+    idle_s: dict[str, float], is_reported: bool
+) -> None:
+    context = case_of(Planted(**HEALTHY), parts={"other": 1.0, "gc": 0.5})
+    assert ("python_in_loop" in reported(on_device(context, **idle_s))) is is_reported

@@ -1,0 +1,60 @@
+"""What probes observe, for other probes to subscribe to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec
+
+P = ParamSpec("P")
+
+
+class Signal(Generic[P]):
+    """Calls those who watch, in the order in which they subscribed.
+
+    Attributes:
+        watchers: Guarded by whoever subscribes. A hot path goes through them by itself.
+        on_switch: Called when the first one has subscribed, and when the last one has left.
+    """
+
+    __slots__ = ("on_switch", "watchers")
+
+    def __init__(self) -> None:
+        self.watchers: tuple[Callable[P, None], ...] = ()
+        self.on_switch: Callable[[], None] | None = None
+
+    def subscribe(self, watcher: Callable[P, None]) -> None:
+        """Adds a watcher; one that is there already comes last from now on."""
+        self._set((*self._without(watcher), watcher))
+
+    def unsubscribe(self, watcher: Callable[P, None]) -> None:
+        self._set(self._without(watcher))
+
+    def switch(self, watcher: Callable[P, None], *, is_on: bool) -> None:
+        (self.subscribe if is_on else self.unsubscribe)(watcher)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        for watcher in self.watchers:
+            watcher(*args, **kwargs)
+
+    def _without(self, watcher: Callable[P, None]) -> tuple[Callable[P, None], ...]:
+        return tuple(other for other in self.watchers if other != watcher)
+
+    def _set(self, watchers: tuple[Callable[P, None], ...]) -> None:
+        is_switched = bool(watchers) != bool(self.watchers)
+        self.watchers = watchers
+        if is_switched and self.on_switch is not None:
+            self.on_switch()
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCall:
+    """An outermost call of a module that has ended: its arguments by position and by name.
+
+    `site` is the user's line that called it; it took `took_ns` on the host.
+    """
+
+    module: Any
+    inputs: tuple[tuple[Any, ...], dict[str, Any]]
+    site: int
+    took_ns: int

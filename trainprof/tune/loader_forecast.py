@@ -1,0 +1,240 @@
+"""What training will be with other settings of the loaders that it waits for.
+
+Each is played through the pipeline model by itself, with what a step computes; then they are put
+together. Loaders that are asked one after the other in every step make batches at the same time:
+the slowest sets the pace. Those that take turns, pass by pass, are each as fast as they are. What
+starts of passes add is played as well: with short passes it decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from trainprof.analysis.pipeline.bounds import (
+    Interval,
+    PipelineInputs,
+    Prediction,
+    Rates,
+    Setting,
+    predict,
+    running_of,
+)
+from trainprof.analysis.timeline.step_table import NEARLY_ALL
+from trainprof.findings.gain import of_faster_steps
+from trainprof.findings.loading.waiting import most_workers
+from trainprof.findings.run_context import Feeder, RunContext, times_of_part
+
+# Batches of loaders that take turns are so many times a training's, those of loaders side by side
+# as many times as there are loaders.
+_BY_TURNS: Final = 1.25
+# Of what a step computes: what is left of it at least without the waits for other loaders.
+_LEAST_COMPUTE: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Modelled:
+    """A loader to which the pipeline model applies.
+
+    Attributes:
+        inputs, measured: As LoaderCase has them.
+        batches: That training took of it.
+    """
+
+    feeder: Feeder
+    inputs: PipelineInputs
+    measured: Rates
+    batches: int
+
+
+def modelled(feeding: Sequence[Feeder]) -> list[Modelled]:
+    """Returns the loaders to which the model applies, in the same order."""
+    return [
+        Modelled(feeder, feeder.inputs, feeder.measured, max(feeder.loader.iterations, 1))
+        for feeder in feeding
+        if feeder.inputs is not None and feeder.measured is not None and feeder.measured.step_s > 0
+    ]
+
+
+def on_the_cores(loaders: Sequence[Modelled], chosen: Sequence[Setting]) -> list[Setting]:
+    """Returns the settings with fewer workers each where all of them are more than can run."""
+    most = max(max(most_workers(loader.inputs), len(loaders)) for loader in loaders)
+    total = sum(setting.workers for setting in chosen)
+    if total <= most or len(loaders) == 1:
+        return list(chosen)
+    return [
+        setting
+        if setting == loader.inputs.setting
+        else replace(setting, workers=max(setting.workers * most // total, 1))
+        for loader, setting in zip(loaders, chosen, strict=True)
+    ]
+
+
+class LoaderForecast:
+    """The loaders of a run in other settings; settings are given for all of them, in their order.
+
+    Args:
+        loaders: That training waits for.
+        free_step_s: What a step takes where it waits for none of them, None where that is unknown:
+            a thread that never waits computes faster, and no recording tells by how much.
+    """
+
+    def __init__(
+        self, context: RunContext, loaders: Sequence[Modelled], free_step_s: float | None = None
+    ) -> None:
+        self._case, self._loaders = context, loaders
+        batches = sum(loader.batches for loader in loaders)
+        self._take_turns = batches <= _BY_TURNS * context.summary.training.iterations
+        self._faster = None if free_step_s is None else self._compute_left(free_step_s)
+
+    def batch_s(self, index: int, settings: Sequence[Setting]) -> float:
+        """Returns what a batch of one loader takes most likely, with its part of a pass's start."""
+        prediction = predict(self._inputs(index, settings, self._faster or 1.0), settings[index])
+        return prediction.step_s.mid + self._starts(index, prediction).mid
+
+    def speedup(self, settings: Sequence[Setting]) -> Interval | None:
+        """Returns how many times as fast training will be; None where it cannot be told."""
+        kept = self._of_all([self._step_s(k, settings) for k in range(len(settings))])
+        kept = Interval(*(max(share, self._least_share()) for share in kept.ends()))
+        if not 0 < kept.low <= kept.high < np.inf:
+            return None
+        steps = Interval(1 / kept.high, 1 / kept.mid, 1 / kept.low)
+        if self._faster is None:
+            waits = sum(x.feeder.wait_share for x in self._loaders)
+            steps = of_faster_steps(self._case, steps, waits)
+        return self._of_all_steps(self._with_starts(steps, settings))
+
+    def _of_all_steps(self, speedup: Interval) -> Interval:
+        """Returns how many times as fast all is if these loaders feed a part of the steps."""
+        shares = [loader.feeder.steps_share for loader in self._loaders]
+        share = min(sum(shares), 1.0) if self._take_turns else max(shares)
+        if share >= NEARLY_ALL:
+            return speedup
+        return Interval(*(times_of_part(times, share) for times in speedup.ends()))
+
+    def _with_starts(self, steps: Interval, settings: Sequence[Setting]) -> Interval:
+        """Returns how many times as fast training will be whose steps are so many times as fast."""
+        now = [loader.feeder.now for loader in self._loaders]
+        before_s = [
+            Interval.exactly(0.0) if x is None else self._starts(k, x) for k, x in enumerate(now)
+        ]
+        after_s = [
+            self._starts(k, predict(self._inputs(k, settings, self._faster or 1.0), setting))
+            for k, setting in enumerate(settings)
+        ]
+        before, after = self._of_all(before_s).mid, self._of_all(after_s)
+        return Interval(
+            (1 + before) / (1 / steps.low + after.high),
+            (1 + before) / (1 / steps.mid + after.mid),
+            (1 + before) / (1 / steps.high + after.low),
+        )
+
+    def _of_all(self, times: Sequence[Interval]) -> Interval:
+        """Returns what times of all loaders come to, as a share of steps as recorded.
+
+        Those that take turns add up; of those side by side the slowest sets the pace.
+
+        Args:
+            times: Of each batch of a loader, s.
+        """
+        shares = [
+            [s / x.measured.step_s for s in time.ends()]
+            for x, time in zip(self._loaders, times, strict=True)
+        ]
+        if not self._take_turns:
+            return Interval(*map(max, zip(*shares, strict=True)))
+        weights = [loader.batches * loader.measured.step_s for loader in self._loaders]
+        return Interval(*np.average(shares, axis=0, weights=weights).tolist())
+
+    def _least_share(self) -> float:
+        """Returns what a step with a batch of several takes at least on the cores that there are.
+
+        As a share of what it took.
+        """
+        first = self._loaders[0]
+        if self._take_turns or len(self._loaders) == 1:
+            return 0.0
+        fetched_s = sum(
+            float(running_of(loader.inputs, "low").mean()) * loader.batches / first.batches
+            for loader in self._loaders
+        )
+        computed_s = self._own_compute_s(0) * (self._faster or 1.0)
+        work_s = fetched_s + computed_s * first.inputs.compute_cores.low
+        return work_s / first.inputs.cores / first.measured.step_s
+
+    def _starts(self, index: int, prediction: Prediction) -> Interval:
+        """Returns what starts of passes add to each batch of a loader, s.
+
+        Batches that workers had made ahead take less than others: that is taken off.
+        """
+        value = self._loaders[index]
+        played, batches = value.inputs.batches, value.feeder.loader.length or value.inputs.batches
+        pairs = zip(prediction.epoch_s.ends(), prediction.step_s.ends(), strict=True)
+        added = [(epoch_s - played * step_s) / max(batches, played) for epoch_s, step_s in pairs]
+        return Interval(min(added), added[1], max(added))
+
+    def _compute_left(self, free_step_s: float) -> float | None:
+        """Returns what is left of the time that steps compute when they wait for nothing."""
+        training, first = self._case.summary.training, self._loaders[0]
+        if len(self._loaders) == 1:
+            batches, own_s = training.iterations, first.inputs.compute_s.mean()
+        elif self._take_turns:
+            batches = sum(loader.batches for loader in self._loaders)
+            all_s = sum(loader.batches * loader.inputs.compute_s.mean() for loader in self._loaders)
+            own_s = all_s / batches
+        else:
+            batches, own_s = first.batches, self._own_compute_s(0)
+        free_s = free_step_s * training.steps
+        if not free_s > 0 or not batches * own_s > 0:
+            return None
+        return min(free_s / float(batches * own_s), 1.0)
+
+    def _waits_for_others_s(self, index: int, settings: Sequence[Setting] | None = None) -> float:
+        """Returns the waits for the other loaders for each batch of one, as recorded.
+
+        Args:
+            index: Of the one.
+            settings: Only those for loaders that have no workers in these.
+        """
+        if self._take_turns:
+            return 0.0
+        return sum(
+            other.measured.wait_s * other.batches / self._loaders[index].batches
+            for k, other in enumerate(self._loaders)
+            if k != index and (settings is None or settings[k].workers == 0)
+        )
+
+    def _own_compute_s(self, index: int) -> float:
+        """Returns what is computed for each batch of a loader, without waits for the others."""
+        mean_s = float(self._loaders[index].inputs.compute_s.mean())
+        return max(mean_s - self._waits_for_others_s(index), _LEAST_COMPUTE * mean_s)
+
+    def _inputs(self, index: int, settings: Sequence[Setting], faster: float) -> PipelineInputs:
+        """Returns a loader's inputs among the others.
+
+        The batches of those without workers are made meanwhile in the main process; those of the
+        others come beside.
+        """
+        inputs = self._loaders[index].inputs
+        mean_s = float(inputs.compute_s.mean())
+        own_s = self._own_compute_s(index) * faster + self._waits_for_others_s(index, settings)
+        return replace(inputs, compute_s=inputs.compute_s * (own_s / mean_s if mean_s > 0 else 1.0))
+
+    def _step_s(self, index: int, settings: Sequence[Setting]) -> Interval:
+        """Returns what a step takes with a batch of this loader.
+
+        Where waits remain, computing is as much slower as they are of those that there were.
+        """
+        value = self._loaders[index]
+        slow = predict(self._inputs(index, settings, 1.0), settings[index])
+        if self._faster is None:
+            return slow.step_s
+        fast = predict(self._inputs(index, settings, self._faster), settings[index])
+        before_s = value.measured.wait_s + self._waits_for_others_s(index)
+        remains_s = fast.wait_s.mid + self._waits_for_others_s(index, settings)
+        waits = min(max(remains_s / before_s, 0.0), 1.0) if before_s > 0 else 0.0
+        pairs = zip(fast.step_s.ends(), slow.step_s.ends(), strict=True)
+        return Interval(*(quick + (late - quick) * waits for quick, late in pairs))
