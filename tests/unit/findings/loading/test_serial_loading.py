@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from support import summaries
 from support.cases import STEPS, Planted, case_of, idle_device, with_summary
-from support.findings import Row, high_of, hot_line, is_silent, only, reports, row
+from support.findings import Row, hot_line, is_silent, only, reports, row
 
 from trainprof.analysis.pipeline.bounds import Interval
 from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.loader import LoaderCall
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
-from trainprof.findings.diagnose import diagnose
 from trainprof.findings.run_context import RunContext
 
 LINE = hot_line("making batches")
@@ -69,6 +67,27 @@ def left_early(left: int) -> Planted:
     return Planted(**how, passes=10, left=left)
 
 
+def beside_others(running: float, cores: int, taken: float, **inputs: Any) -> RunContext:
+    """Other programs keep `taken` cores busy."""
+    how = {"running": running, "cores": float(cores), **inputs}
+    host = 100 * (taken + 0.1) / cores
+    cpu = {
+        "cores_usable": float(cores),
+        "per_core_percent": [host] * cores,
+        "host_percent": {"mean": host},
+        "tree_percent": {"mean": 10.0},
+        "pressure_some_share": 0.5,
+    }
+    planted = Planted(fetch_s=0.02, compute_s=0.01, **how)
+    return case_of(planted, system=summaries.system(cpu=cpu))
+
+
+def felt(planted: Planted, share: float) -> RunContext:
+    """A device idles for a share of the waits."""
+    idle_s = share * sum(case_of(planted).training[key] for key in LOADER_KEYS)
+    return case_of(planted, devices=[idle_device({"loader_s": idle_s})], device="cuda:0")
+
+
 def cold(epochs: int) -> Planted:
     return Planted(fetch_s=0.01, compute_s=0.01, passes=5, cold_passes=epochs)
 
@@ -83,6 +102,16 @@ def one_function(share: float) -> Planted:
     return unsure(0.008, 0.012, hot_lines=lines)
 
 
+# Another program on the only core: each of the two has half of it, and waits for as long.
+BESIDE_ANOTHER: dict[str, Any] = {
+    "others": Interval(0.5, 1.0, 2.0),
+    "runnable_s": np.full(STEPS, 0.01),
+    "fetch_slowdown": 1.0,
+    "main_slowdown": 1.0,
+}
+# The host is done with a step after 4 ms, and a batch takes 60: sixteen workers would keep up.
+FAST = Planted(fetch_s=0.06, running=1.0, compute_s=0.004, cores=32)
+SOME: dict[str, Any] = {"modelled_workers": (1, 32), "is_only": False}
 COMPUTING = Planted(**WAITING, running=0.6)
 LIBRARYS = unsure(0.012, 0.03)
 ROWS = unsure(0.012, 0.03, dataset="Dataset")
@@ -125,6 +154,12 @@ test_serial_loading = reports(
         "rows of a library's": row(seen(ROWS), **CHEAPER),
         "threads that wait for one another": row(crowded(2.0), low=(0.0, 0.99)),
         "one thread": row(crowded(1.0), low=(1.0, 9.0)),
+        "sleepers need no core": row(beside_others(0.1, 1, 0.0), **SOME),
+        "sleepers, full cores": row(beside_others(0.1, 2, 1.5), **SOME),
+        "a free core": row(beside_others(1.0, 4, 1.0), **SOME),
+        # For half of the waits the device works: two workers will do for some 30 ms a step.
+        "a busy device": row(felt(FAST, 0.5), modelled_workers=(2, 3), high=(1.0, 2.0)),
+        "an idle device": row(felt(FAST, 1.0), modelled_workers=(10, 32)),
         "cold for four of five epochs": row(cold(4)),
     },
 )
@@ -133,6 +168,10 @@ test_no_workers = is_silent(
     {
         "nobody's line is known": small(),
         "tensors": seen(TENSORS),
+        "no free core": beside_others(1.0, 4, 3.5),
+        "one core": beside_others(1.0, 1, 0.0),
+        "another program's core": beside_others(0.5, 1, 0.5, **BESIDE_ANOTHER),
+        "a device that did not feel it": felt(serial(), 0.01),
         "cold for the first epoch": cold(1),
     },
 )
@@ -143,67 +182,3 @@ def test_workers_for_the_loaders_of_folds_are_started_for_each() -> None:
     folds = (serial(passes=10, built=built, inputs=started) for built in (1, 5))
     whole, each = (only(case_of(planted)).run_speedup or [0.0, 0.0] for planted in folds)
     assert 1 < each[1] < whole[1]
-
-
-# Another program on the only core: each of the two has half of it, and waits for as long.
-BESIDE_ANOTHER: dict[str, Any] = {
-    "others": Interval(0.5, 1.0, 2.0),
-    "runnable_s": np.full(STEPS, 0.01),
-    "fetch_slowdown": 1.0,
-    "main_slowdown": 1.0,
-}
-
-
-@pytest.mark.parametrize(
-    ("running", "cores", "taken", "beside", "is_advised"),
-    [
-        (1.0, 1, 0.0, {}, False),
-        (0.1, 1, 0.0, {}, True),
-        (1.0, 4, 1.0, {}, True),
-        (1.0, 4, 3.5, {}, False),
-        (0.1, 2, 1.5, {}, True),
-        (0.5, 1, 0.5, BESIDE_ANOTHER, False),
-    ],
-)
-def test_workers_need_a_core_unless_they_sleep(
-    running: float, cores: int, taken: float, beside: dict[str, Any], is_advised: bool
-) -> None:
-    """Other programs keep `taken` cores busy."""
-    planted = Planted(fetch_s=0.02, running=running, compute_s=0.01, cores=float(cores), **beside)
-    host = 100 * (taken + 0.1) / cores
-    cpu = {
-        "cores_usable": float(cores),
-        "per_core_percent": [host] * cores,
-        "host_percent": {"mean": host},
-        "tree_percent": {"mean": 10.0},
-        "pressure_some_share": 0.5,
-    }
-    findings = diagnose(case_of(planted, system=summaries.system(cpu=cpu))).findings
-    assert any(finding.change.get("num_workers") for finding in findings) is is_advised
-    assert is_advised or not any("num_workers=" in finding.advice for finding in findings)
-
-
-def felt(planted: Planted, idle_s: float) -> RunContext:
-    """Returns a run on a device that was idle for its loader for so long."""
-    return case_of(planted, devices=[idle_device({"loader_s": idle_s})], device="cuda:0")
-
-
-@pytest.mark.parametrize(("idle_s", "expected"), [(6.0, ["serial_loading"]), (0.1, [])])
-def test_a_wait_that_the_device_did_not_feel(idle_s: float, expected: list[str]) -> None:
-    context = felt(serial(), idle_s)
-    findings = diagnose(context).findings
-    assert [x.id for x in findings] == expected
-    most = context.training_s / (context.training_s - idle_s)
-    assert all(high_of(x) <= most + 1e-9 for x in findings)
-
-
-@pytest.mark.parametrize(("workers", "rule"), [(0, "serial_loading"), (1, "too_few_workers")])
-def test_no_more_workers_than_a_device_can_use(workers: int, rule: str) -> None:
-    # The host is done with a step after 4 ms, and a batch takes 60: sixteen workers would keep up.
-    planted = Planted(workers=workers, fetch_s=0.06, running=1.0, compute_s=0.004, cores=32)
-    waited_s = sum(case_of(planted).training[key] for key in LOADER_KEYS)
-    assert only(felt(planted, waited_s)).change["num_workers"] > 10
-    # For half of the waits the device works: it takes some 30 ms a step, for which two will do.
-    finding = only(felt(planted, 0.5 * waited_s))
-    assert finding.id == rule
-    assert finding.change["num_workers"] in (2, 3)
