@@ -138,8 +138,8 @@ def _loader_of(
     evaluation = segments if is_here else None
     figures = _figures(p, calls, making, is_pinned=is_pinned, evaluation=evaluation)
     fetch, asked = figures["fetch"], has_asked(making.streams, figures["fetch"])
-    of_loader = making.details[making.details["site"] == p.loader]
-    built = of_loader[of_loader["kind"] == Kind.LOADER_BUILT]
+    own_details = making.details[making.details["site"] == p.loader]
+    built = own_details[own_details["kind"] == Kind.LOADER_BUILT]
     site, collate = metadata.get("site"), metadata.get("collate_site")
     settings: dict[str, Any] = {
         name: read(metadata.get(name)) for names, read in _SETTINGS for name in names
@@ -153,7 +153,7 @@ def _loader_of(
         **figures,
         shares_samples=_shares_samples(metadata, has_asked=asked),
         length=None if _has_parts(p) else integer(metadata.get("length")),
-        lost_workers=lost_workers(of_loader, making.origin_ns),
+        lost_workers=lost_workers(own_details, making.origin_ns),
         thread="training" if is_here else "other",
         collate_site=sites[collate] if isinstance(collate, int) else None,
         built_by=builder_of(metadata),

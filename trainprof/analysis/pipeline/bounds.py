@@ -430,13 +430,13 @@ def _largest(seconds: dict[str, float]) -> str:
     return max(seconds, key=lambda name: seconds[name])
 
 
-def _limits(p: Pipeline, of_a_worker: str) -> dict[str, float]:
+def _limits(p: Pipeline, worker_limit: str) -> dict[str, float]:
     running, fetch = float(p.running_s.mean()), float((p.asleep_s + p.running_s).mean())
     compute, receive = float(p.compute_s.mean()), float(p.receive_s.mean())
     main = compute + receive + p.sampler_s
     latency = (fetch + p.turnaround_s) / p.workers if p.workers else fetch + main
     used = running + compute * p.compute_cores + receive + p.sampler_s
-    return {of_a_worker: latency, CPU: used / p.cores, MAIN_PROCESS: main}
+    return {worker_limit: latency, CPU: used / p.cores, MAIN_PROCESS: main}
 
 
 def _slow_side(inputs: PipelineInputs, p: Pipeline) -> str:

@@ -123,7 +123,7 @@ def pipeline_inputs(
     if not epochs:
         return None
     length = integer(settings.get("length")) or 0
-    whole = _of_one_length(epochs)
+    whole = _equally_long(epochs)
     # A run that was limited ends in the midst of its only epoch.
     batches = max(len(whole[0]), length) if len(epochs) == 1 else len(whole[0])
     rows = np.concatenate([epoch.fetch for epoch in whole])
@@ -180,7 +180,7 @@ def _setting_of(settings: Mapping[str, Any]) -> Setting | None:
     return Setting(workers, min(prefetch, MAX_BATCHES_AHEAD), is_persistent)
 
 
-def _of_one_length(epochs: list[RecordedEpoch]) -> list[RecordedEpoch]:
+def _equally_long(epochs: list[RecordedEpoch]) -> list[RecordedEpoch]:
     """Returns the longest of some epochs, or the beginnings of most where those are too few."""
     lengths = sorted(map(len, epochs))
     longest, usual = lengths[-1], lengths[len(lengths) // 2]
