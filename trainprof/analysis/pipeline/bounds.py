@@ -83,7 +83,7 @@ class PipelineInputs:
         batches: Per epoch.
         left: That an epoch would go on with, were it not left after those, by `break` say.
         fetch_s: Of each batch, in the sampler's order; `running_s`, `runnable_s` and `reading_s`
-            are parts of it, `cpu_s` is of all threads meanwhile: NaN where not measured.
+            are parts of it, `cpu_s` is of all threads: NaN where not measured.
         compute_s, wait_s: Behind the k-th batch, and inside the `next` that gave it.
         workers_busy: The mean number of workers that fetched while the k-th was computed with.
         receive_s, sampler_s, turnaround_s, spawn_s, boot_s, compute_cores, others: As in

@@ -164,7 +164,7 @@ def _in_stretches(first: Int64, behind: Int64, count: int) -> Bool:
 
 
 def _worker_cycle(timeline: Timeline, metadata: Metadata) -> int:
-    """Workers of the loader that feeds training: waits repeat after so many steps."""
+    """Workers of the loader that feeds training: waits repeat after this number of steps."""
     feeder = timeline.feeder()
     if feeder is None or len(feeder) * 2 > len(timeline.steps.ends):
         return 1
