@@ -66,7 +66,7 @@ _CPU_SAMPLING_ERROR: Final = 0.2
 _TELLING_SHARE: Final = 0.1
 # Threads of others: the error of this estimate.
 _LEAST_OTHERS: Final = 0.5
-# Slowdowns of computing that are tried, as shares of the largest possible one, and on how many batches.
+# Slowdowns of computing that are tried, as shares of the largest one, on how many batches.
 _SLOWDOWNS_TRIED: Final = tuple(k / 10 for k in range(11))
 _BATCHES_TRIED: Final = 200
 
