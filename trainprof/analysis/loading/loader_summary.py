@@ -8,12 +8,11 @@ from functools import cache
 from typing import Final
 
 from trainprof.analysis.loading.batch_preparation import BatchPreparation, batch_preparation
-from trainprof.analysis.loading.loaders import loaders_in_loop, loaders_of
+from trainprof.analysis.loading.loaders import loaders_in_loop, loaders_of, trained_samples
 from trainprof.analysis.pipeline.bounds import PipelineInputs
 from trainprof.analysis.pipeline.fit import LoaderModel, model_of, pipeline_inputs
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.metadata import number
-from trainprof.analysis.run.run_part import trained_samples
 from trainprof.analysis.stacks.hot_lines import FetchSamples, fetch_samples
 from trainprof.analysis.summary.loader import Loader, LoaderBound
 from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING

@@ -32,7 +32,12 @@ from trainprof.analysis.summary.distribution import statistics_s
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.evaluation import evaluation_ns
 from trainprof.analysis.timeline.events import Bool, Events, Int64
-from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING, LoaderIterations
+from trainprof.analysis.timeline.iterations import (
+    EVALUATION,
+    TRAINING,
+    LoaderIterations,
+    feeding_iterations,
+)
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.names import UNKNOWN_SITE
 from trainprof.record.schema import Kind
@@ -296,6 +301,21 @@ def samples_of(
     position = np.arange(len(number)) - first_of_epoch[number]
     used = (position < p.batches[number]) & counted[number]
     return int(sizes[used].sum())
+
+
+def trained_samples(timeline: Timeline, fetches: FetchTable, metadata: Metadata) -> int | None:
+    """Returns the samples of all iterations; None where they are unknown of one loader."""
+    total = 0
+    for p, counted in feeding_iterations(
+        timeline.loaders, timeline.learning(), timeline.steps.ends
+    ):
+        if not counted.any():
+            continue
+        samples = samples_of(p, counted, timeline.all_events, fetches, metadata)
+        if samples is None:
+            return None
+        total += samples
+    return total or None
 
 
 def with_others_of_line(loaders: Sequence[Loader], serials: Sequence[object]) -> list[Loader]:
