@@ -18,7 +18,7 @@ from trainprof.analysis.timeline.step_table import Paces, SeenSteps, StepTable
 from trainprof.tune.candidate import Candidate
 from trainprof.tune.candidates import Plan
 from trainprof.tune.search import Search
-from trainprof.tune.trial import WARM_UP, Limits, Measured, Trial, TrialRunner
+from trainprof.tune.trial import Limits, Measured, Trial, TrialRunner
 
 
 @dataclass
@@ -26,15 +26,11 @@ class Planted:
     """What steps take, in s.
 
     Attributes:
-        step_s: By what is changed, {} being the script as it is.
-        free_s: With data that is free.
-        alone_s: A batch of the loader alone.
+        step_s, starts_s: By what is changed, and what starts of passes add to each step.
+        free_s, alone_s: With data that is free, and a batch of the loader alone.
         spread: Of runs of the same setting, as a share (standard deviation).
-        steps: Of a trial.
-        start_up_s: Of each process.
-        slow_starts: Of the processes of some trials, by name.
-        failing: Names of trials that fail.
-        starts_s: What starts of passes add to each step, by what is changed.
+        start_up_s, slow_starts: Of each process, and of those of some trials, by name.
+        failing: Outcomes of trials that fail, by name.
         interrupted_at: The how many-th run Ctrl-C ends, from 1 on.
         later: From which step on steps take how many times as long; None: steps are not told one by
             one.
@@ -54,20 +50,16 @@ class Planted:
     seed: int = 0
 
 
-def as_it_is(trial: Trial, number: int) -> dict[str, Any]:
-    return {}
-
-
 class FakeRunner:
     """Answers at once, and advances its clock; `ran` lists the names of the trials in order.
 
-    Args:
-        planted: What steps take.
-        alter: Fields of `Measured` that a run of a trial shows otherwise, by trial and number.
+    `alter` returns fields of `Measured` that a run of a trial shows otherwise.
     """
 
     def __init__(
-        self, planted: Planted, alter: Callable[[Trial, int], Mapping[str, Any]] = as_it_is
+        self,
+        planted: Planted,
+        alter: Callable[[Trial, int], Mapping[str, Any]] = lambda trial, number: {},
     ) -> None:
         self.planted = planted
         self.alter = alter
@@ -193,17 +185,3 @@ def workers(count: int, low: float = 1.5, high: float = 2.5) -> Candidate:
 
 def threads(count: int) -> Candidate:
     return Candidate("threads", {"torch_threads": count}, None)
-
-
-__all__ = [
-    "WARM_UP",
-    "FakeRunner",
-    "Planted",
-    "base_summary",
-    "paces_of",
-    "plan_of",
-    "search_of",
-    "seen_steps",
-    "threads",
-    "workers",
-]

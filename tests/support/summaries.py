@@ -56,6 +56,12 @@ def per_step(text: str) -> dict[str, float]:
     return dict.fromkeys(LEDGER_KEYS, 0.0) | parts
 
 
+def numbers(text: str) -> dict[str, Any]:
+    """Reads "steps 928, steady_s 164.3": fields of a record."""
+    pairs = map(str.split, text.split(", "))
+    return {name: float(value) if "." in value else int(value) for name, value in pairs}
+
+
 def ledger(
     seconds: dict[str, float] | str, other_by_place: dict[str, float] | None = None
 ) -> Ledger:
@@ -63,6 +69,12 @@ def ledger(
     parts = per_step(seconds) if isinstance(seconds, str) else seconds
     whole = dict.fromkeys(LEDGER_KEYS, 0.0) | parts
     return Ledger(sum(whole.values()), whole, other_by_place or {})
+
+
+def shared(whole: float, shares: dict[str, float]) -> dict[str, float]:
+    """Seconds of each of the five parts of a fetch."""
+    parts = dict.fromkeys(("running", "runnable", "throttled", "reading", "asleep"), 0.0)
+    return {f"{name}_s": whole * share for name, share in (parts | shares).items()}
 
 
 def fetch(
@@ -75,9 +87,7 @@ def fetch(
     **shares: float,
 ) -> Fetch:
     """The making of `n` batches; `shares` of its time are those of running, asleep and the like."""
-    whole = mean_s * n
-    parts = {"running": 0.0, "runnable": 0.0, "throttled": 0.0, "reading": 0.0, "asleep": 0.0}
-    spent = {f"{name}_s": whole * share for name, share in (parts | shares).items()}
+    whole, spent = mean_s * n, shared(mean_s * n, shares)
     return Fetch(
         n=n,
         wall_s=statistics(mean_s, n=n),
@@ -110,8 +120,7 @@ def worker(
     number: int | None, mean_s: float, n: int, *, busy: float | None = None, **shares: float
 ) -> dict[str, Any]:
     """One process that makes batches; that of number None is the one that trains."""
-    parts = {"running": 0.0, "runnable": 0.0, "throttled": 0.0, "reading": 0.0, "asleep": 0.0}
-    spent = {f"{name}_s": mean_s * n * share for name, share in (parts | shares).items()}
+    spent = shared(mean_s * n, shares)
     row: dict[str, Any] = {
         "worker": number,
         "pid": 4120 if number is None else 4200 + number,
@@ -485,47 +494,31 @@ def healthy() -> RunSummary:
         ledger=parts,
         training=replace(
             base.training,
-            steps=1250,
-            iterations=1250,
-            epochs=10,
-            samples=40000,
-            samples_per_s=279.8,
+            **numbers("steps 1250, iterations 1250, epochs 10, samples 40000, samples_per_s 279.8"),
+            **numbers("warmup_excluded 20, steady_steps 1230, steady_s 140.8"),
             step_s=statistics(0.1145, n=1230, p50=0.113, p95=0.128, max=0.171),
             per_step_s=step,
-            warmup_excluded=20,
-            steady_steps=1230,
-            steady_s=140.8,
         ),
         evaluation=Evaluation(250, 10, 11.7, 0.6, [1]),
         epochs=training_passes + evaluation_passes,
         loaders=[
             loader(
                 "healthy.py:38",
-                num_workers=2,
-                prefetch_factor=2,
+                **numbers("num_workers 2, prefetch_factor 2, passes 10, iterations 1250"),
+                **numbers("wait_total_s 2.13, blocked_s 0.02, receive_s 1.61, ready_share 0.993"),
                 persistent_workers=True,
                 start_method="fork",
-                passes=10,
-                iterations=1250,
                 first_batch_s=statistics(0.192, n=10),
                 wait_s=statistics(0.0017, n=1240, p95=0.0023, max=0.011),
-                wait_total_s=2.13,
-                blocked_s=0.02,
-                receive_s=1.61,
-                ready_share=0.993,
                 fetch=fetch(0.0711, 1250, workers=2, busy=0.31, running=0.97, asleep=0.03),
                 bound=bound("compute", compute=0.113, receive=0.0013),
             ),
             loader(
                 "healthy.py:44",
-                id=1,
+                **numbers("id 1, num_workers 2, passes 10, iterations 250, wait_total_s 0.6"),
                 role="evaluation",
-                num_workers=2,
-                passes=10,
-                iterations=250,
                 first_batch_s=statistics(0.11, n=10),
                 wait_s=statistics(0.0025, n=240, p95=0.0031, max=0.008),
-                wait_total_s=0.6,
             ),
         ],
         sync_points=[
@@ -575,32 +568,20 @@ def killed_for_memory() -> RunSummary:
         ledger=parts,
         training=replace(
             base.training,
-            steps=928,
-            iterations=928,
-            epochs=1,
-            samples=29696,
-            samples_per_s=177.0,
+            **numbers("steps 928, iterations 928, epochs 1, samples 29696, samples_per_s 177.0"),
+            **numbers("warmup_excluded 20, steady_steps 908, steady_s 164.3"),
             step_s=statistics(0.1809, n=908, p50=0.176, p95=0.241, max=0.498),
             per_step_s=step,
-            warmup_excluded=20,
-            steady_steps=908,
-            steady_s=164.3,
         ),
         epochs=[epoch(0, 168.8, 71.3, iterations=928, steps=928, first_batch_s=0.51)],
         loaders=[
             loader(
                 "cache.py:52",
-                num_workers=4,
-                prefetch_factor=2,
+                **numbers("num_workers 4, prefetch_factor 2, passes 1, iterations 928"),
+                **numbers("wait_total_s 71.3, blocked_s 69.4, receive_s 1.61, ready_share 0.08"),
                 start_method="fork",
-                passes=1,
-                iterations=928,
                 first_batch_s=statistics(0.51, n=1),
                 wait_s=statistics(0.0769, n=927, p95=0.14, max=0.36),
-                wait_total_s=71.3,
-                blocked_s=69.4,
-                receive_s=1.61,
-                ready_share=0.08,
                 fetch=fetch(0.712, 928, workers=4, running=0.62, runnable=0.36, asleep=0.02),
                 bound=bound("CPU", blocked=0.0748, receive=0.0017, compute=0.104),
             )
@@ -666,17 +647,11 @@ def starved() -> RunSummary:
         loaders=[
             loader(
                 "cache.py:52",
-                num_workers=4,
-                prefetch_factor=2,
+                **numbers("num_workers 4, prefetch_factor 2, passes 1, iterations 400"),
+                **numbers("wait_total_s 30.7, blocked_s 28.4, receive_s 1.61, ready_share 0.12"),
                 start_method="fork",
-                passes=1,
-                iterations=400,
                 first_batch_s=statistics(0.51, n=1),
                 wait_s=statistics(0.0769, n=399, p95=0.14, max=0.36),
-                wait_total_s=30.7,
-                blocked_s=28.4,
-                receive_s=1.61,
-                ready_share=0.12,
                 lost_workers=[
                     {"pid": 4201, "worker": 1, "status": None, "signal": 9, "at_s": 170.2}
                 ],
@@ -707,29 +682,20 @@ def accelerator() -> RunSummary:
         ledger=parts,
         training=replace(
             base.training,
-            steps=2000,
-            iterations=2000,
+            **numbers("steps 2000, iterations 2000, steady_steps 1980, steady_s 121.2"),
             samples=None,
             samples_per_s=None,
             per_step_s=step,
             step_s=statistics(0.0612, n=1980),
-            steady_steps=1980,
-            steady_s=121.2,
         ),
         loaders=[
             loader(
                 "train.py:41",
-                num_workers=8,
+                **numbers("num_workers 8, prefetch_factor 2, iterations 2000, wait_total_s 11.2"),
+                **numbers("blocked_s 10.4, receive_s 0.4, ready_share 0.61, pin_s 3.2"),
                 pin_memory=True,
-                prefetch_factor=2,
                 start_method="fork",
                 wait_s=statistics(0.0056, n=1998, p95=0.021, max=0.31),
-                wait_total_s=11.2,
-                iterations=2000,
-                blocked_s=10.4,
-                receive_s=0.4,
-                ready_share=0.61,
-                pin_s=3.2,
                 fetch=fetch(0.449, 2000, workers=8, running=0.22, asleep=0.78),
                 bound=bound("one worker's latency", blocked=0.0052, compute=0.0552),
             )
