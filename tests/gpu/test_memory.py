@@ -84,11 +84,9 @@ for x, y in batches(30, 256):
     descend(model, optimizer, x, y)
 hoard = []
 
-
 def take_all():
     while True:
         hoard.append(torch.empty(64 << 20, dtype=torch.uint8, device=device))  # here
-
 
 if sys.argv[1] == "caught":
     try:

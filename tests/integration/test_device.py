@@ -25,7 +25,6 @@ import simgpu
 operation_ns = int(os.environ.get("OPERATION_NS", 1_000_000))
 simgpu.device.set_costs_ns(operation_ns, 2 * operation_ns, 0, 50_000)
 
-
 class worked:
     "Adds up what the device was given meanwhile."
 
@@ -38,7 +37,6 @@ class worked:
     def __exit__(self, *exception):
         given = simgpu.device.done()[self.before:]
         truth[self.name] += sum(end - start for start, end, *_ in given) / 1e9
-
 
 with worked("transfer"):
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)).to("simgpu")
@@ -59,7 +57,6 @@ for x, y in make_loader({STEPS}):
         optimizer.step()
     losses.append(loss.item().hex())
 print(*losses)
-counts["synchronizations"] = simgpu.device.synchronizations()
 tell()
 """
 
@@ -71,31 +68,20 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"TEST_SIMGPU": str(library), "PYTHONPATH": f"{simgpu.HERE}{os.pathsep}{ROOT}"}
 
 
-@pytest.fixture(scope="module")
-def plain(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    directory = tmp_path_factory.mktemp("plain")
-    return output((sys.executable,), directory, SCRIPT, env=environment).splitlines()
-
-
-def profiled(
-    directory: Path, environment: dict[str, str], *options: str
-) -> tuple[list[str], dict[str, Any]]:
-    shown = output((*TRAINPROF, "-o", "run", *options), directory, SCRIPT, env=environment)
-    summary = json.loads((directory / "run" / "summary.json").read_text())
-    assert summary["faults"] == []
-    assert summary["training"]["steps"] == STEPS
-    return shown.splitlines(), summary
-
-
 @pytest.mark.proves("Devices", "--cuda-sync: each phase takes what the device took")
 def test_synchronized_phases_take_what_the_device_takes(
-    plain: list[str], environment: dict[str, str], tmp_path: Path
+    environment: dict[str, str], tmp_path: Path
 ) -> None:
+    plain = output((sys.executable,), tmp_path, SCRIPT, env=environment).splitlines()
     for attempt in attempts():
         run = tmp_path / str(attempt)
         run.mkdir()
-        shown, summary = profiled(run, environment | SLOW, "--cuda-sync")
+        launcher = (*TRAINPROF, "-o", "run", "--cuda-sync")
+        shown = output(launcher, run, SCRIPT, env=environment | SLOW).splitlines()
+        summary = json.loads((run / "run" / "summary.json").read_text())
         assert shown[:-1] == plain[:-1]
+        assert summary["faults"] == []
+        assert summary["training"]["steps"] == STEPS
         assert summary["run"]["device_timing"] == "synchronized"
         assert summary["overhead"]["synchronizations"] >= 10 * STEPS
         ledger, truth = summary["ledger"]["seconds"], json.loads(shown[-1])["seconds"]
@@ -120,7 +106,6 @@ case, operation_ns, copy_ns = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 simgpu.device.set_costs_ns(operation_ns, copy_ns, 0, 5_000)
 STEPS = 2500 if case == "tiny" else 40
 
-
 class Data(Dataset):
     def __len__(self):
         return STEPS
@@ -129,7 +114,6 @@ class Data(Dataset):
         if case == "starved":
             time.sleep(0.05)
         return torch.randn(4, 8), torch.randn(4, 1)
-
 
 model = nn.Linear(8, 1).to("simgpu")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=False)
@@ -154,7 +138,6 @@ ended = now()
 print("waited for", simgpu.device.synchronizations())
 torch.accelerator.synchronize()
 
-
 def before(spans, times):
     "How much of spans, which are in order, lies before each time."
     starts, ends = numpy.array(spans or [(0, 0)]).T
@@ -162,11 +145,9 @@ def before(spans, times):
     last = numpy.searchsorted(starts, times, side="right")
     return passed[last] - numpy.maximum(ends[last - 1] - times, 0) * (last > 0)
 
-
 def share(spans, others):
     starts, ends = numpy.array(others or [(0, 0)]).T
     return float((before(spans, ends) - before(spans, starts)).sum()) / (ended - began)
-
 
 done = simgpu.device.done()
 idle = ("item", "sleep")
@@ -174,10 +155,8 @@ work = [(start, end) for start, end, *_, name in done if "copy" not in name and 
 copies = [(start, end) for start, end, *_, name in done if "copy" in name]
 run = [(began, ended)]
 
-
 def idle_in(spans):
     return share(spans, run) - share(spans, work) - share(spans, copies)
-
 
 print(json.dumps({{
     "busy": share(work, run), "data_wait": idle_in(waits), "sync": idle_in(syncs),
@@ -188,27 +167,20 @@ POINTS = 0.03
 WIDEST = 0.25
 
 
+def row(proves: str, *values: object) -> object:
+    return pytest.param(*values, marks=pytest.mark.proves("Devices", proves))
+
+
 @pytest.mark.parametrize(
     ("workload", "operation_ns", "copy_ns", "bottleneck"),
     [
-        pytest.param(
-            *("starved", 1_500_000, 150_000, "data"),
-            marks=pytest.mark.proves("Devices", "a device that waits for data"),
-        ),
-        pytest.param(
-            *("item", 1_500_000, 150_000, "compute"),
-            marks=pytest.mark.proves("Devices", "one that works, with a sync in every step"),
-        ),
-        pytest.param(
-            *("tiny", 20_000, 2_000, "host"),
-            marks=pytest.mark.proves("Devices", "one with little to do for a slow host"),
-        ),
-        pytest.param(
-            *("copies", 500_000, 6_000_000, "transfer"),
-            marks=pytest.mark.proves("Devices", "one that waits for copies"),
-        ),
+        row("a device that waits for data", "starved", 1_500_000, 150_000, "data"),
+        row("one that works, with a sync in every step", "item", 1_500_000, 150_000, "compute"),
+        row("one with little to do for a slow host", "tiny", 20_000, 2_000, "host"),
+        row("one that waits for copies", "copies", 500_000, 6_000_000, "transfer"),
     ],
 )
+@pytest.mark.proves("Devices", "without it the device is never waited for")
 def test_the_device_is_busy_and_idle_as_it_is(
     environment: dict[str, str],
     tmp_path: Path,
@@ -225,7 +197,7 @@ def test_the_device_is_busy_and_idle_as_it_is(
         shown = output(launcher, run, BUSY, arguments=arguments, env=environment).splitlines()
         summary = json.loads((run / "run" / "summary.json").read_text())
         assert summary["faults"] == []
-        assert shown[-2] == "waited for 0"
+        assert (shown[-2], summary["run"]["device_timing"]) == ("waited for 0", "async")
         missed = missed_shares(
             summary, json.loads(shown[-1]), 1.0 if workload == "tiny" else WIDEST
         )
@@ -269,14 +241,3 @@ def missed_shares(
     }
     low, high = device["busy_share"]
     return missed if high - low <= widest else missed | {"width": high - low}
-
-
-@pytest.mark.proves("Devices", "without it the device is never waited for")
-def test_by_default_nothing_is_synchronized(
-    plain: list[str], environment: dict[str, str], tmp_path: Path
-) -> None:
-    shown, summary = profiled(tmp_path, environment)
-    assert shown[:-1] == plain[:-1]
-    assert json.loads(shown[-1])["counts"]["synchronizations"] == 0
-    assert summary["run"]["device_timing"] == "async"
-    assert summary["verdict"]["bottleneck"] != "sync"

@@ -30,14 +30,12 @@ torch.simgpu.memory_stats_as_nested_dict = memory.nested
 torch.simgpu.get_sync_debug_mode = lambda: modes[0]
 torch.simgpu.set_sync_debug_mode = lambda mode: modes.__setitem__(0, mode)
 
-
 class Works(nn.Linear):
     def forward(self, x):
         memory.allocate({GIB})
         y = super().forward(x)
         memory.free({GIB})
         return y
-
 
 model = Works(8, 1).to("simgpu")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=False)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.machine import attempts
 from support.package import PACKAGE
-from support.processes import Ended, can_be_read, run
+from support.processes import TRAINPROF, Ended, can_be_read, run
 from support.side_by_side import (
     DEADLINE_S,
     LOOP,
@@ -22,19 +22,12 @@ from support.side_by_side import (
     check_same,
     environment,
     prove_both,
-    run_both,
     run_ours,
     run_plain,
 )
-from support.styles import (
-    PREAMBLE,
-    WITH_COMPILER,
-    Style,
-    check_counts,
-    missed_costs,
-)
+from support.styles import PREAMBLE, WITH_COMPILER, Style, check_counts, missed_costs
 
-REPORT = (sys.executable, "-m", "trainprof", "report")
+REPORT = (sys.executable, "-m", "trainprof", "report", "--format", "json", "run")
 
 TRAIN = LOOP.replace("make_loader()", "make_loader(batches)")
 TRAINED = PREAMBLE + "import sys\nbatches = int(sys.argv[1])\n" + TRAIN + "\ntell()\n"
@@ -106,6 +99,10 @@ def test_children_that_train_are_reported_and_kept_apart(tmp_path: Path) -> None
         if not any(missed.values()):
             break
     assert not any(missed.values()), missed
+
+
+def report_in(cwd: Path) -> dict[str, Any]:
+    return dict(json.loads(run(REPORT, cwd=cwd, env=environment()).stdout))
 
 
 def truths_in(stdout: bytes) -> list[dict[str, Any]]:
@@ -197,39 +194,6 @@ def test_hogwild_processes_are_kept_apart(tmp_path: Path) -> None:
         check_cost(*cost)
 
 
-REINFORCEMENT = """
-model = make_model(0.001)
-optimizer = torch.optim.Adam(model.parameters())
-for update in range(12):
-    with torch.no_grad(), timed("rollout"):
-        state, seen = torch.zeros(1, 8), []
-        for move in range(5):
-            seen.append((state, model(state)))
-            state = torch.tanh(state + 0.1)
-    states = torch.cat([s for s, _ in seen])
-    for repeat in range(2):
-        with timed("forward"):
-            p = model(states)
-        loss = mse(p, torch.ones_like(p))
-        optimizer.zero_grad(); loss.backward(); optimizer.step()
-print(loss.item().hex())
-truth["forward"] += truth.pop("rollout")
-tell()
-"""
-
-
-@pytest.mark.proves("Distributed", "reinforcement learning: rollouts without a loader")
-def test_rollouts_and_updates(tmp_path: Path) -> None:
-    """Two updates for each rollout; what the policy computes is forward in both."""
-    project = Project(("train.py",), {"train.py": PREAMBLE + REINFORCEMENT})
-    pair = run_both(project, tmp_path)
-    check_same(pair)
-    summary = pair.summary()
-    assert (summary["training"]["steps"], summary["training"]["epochs"]) == (24, 0)
-    assert (summary["loaders"], summary["evaluation"]["iterations"]) == ([], 0)
-    assert summary["ledger"]["seconds"]["forward"] > 12 * 7 * 0.001
-
-
 RANKS = """
 import gc, os, sys
 import torch.distributed as dist
@@ -309,16 +273,13 @@ class Nothing:
     def __call__(self, *arguments, **options):
         return self
 
-
 torch._dynamo.utils = torch._dynamo.trace_rules = Nothing()
 """
 DDP_SCRIPT = PREAMBLE + DDP_ASKS + RANKS
 
 
 def truth_of_rank(pair: Pair, rank: int) -> dict[str, Any]:
-    row_of = json.loads((pair.run.parent / f"truth-{rank}.json").read_text())
-    assert isinstance(row_of, dict)
-    return row_of
+    return dict(json.loads((pair.run.parent / f"truth-{rank}.json").read_text()))
 
 
 def check_cost(row: dict[str, Any], truth: dict[str, Any]) -> None:
@@ -351,9 +312,8 @@ def check_ranks(summary: dict[str, Any], pair: Pair) -> None:
         assert row["step_s"]["n"] > 0
         whole = row["ledger"]
         assert sum(whole["seconds"].values()) == pytest.approx(whole["wall_s"], rel=0.005)
-    for key, row_of in summary["ledger"]["seconds"].items():
-        mean = sum(row["ledger"]["seconds"][key] for row in rows) / 2
-        assert row_of == pytest.approx(mean)
+    for key, seconds in summary["ledger"]["seconds"].items():
+        assert seconds == pytest.approx(sum(row["ledger"]["seconds"][key] for row in rows) / 2)
     training = summary["training"]
     assert (training["steps"], training["iterations"], training["epochs"]) == (12, 12, 2)
     assert training["samples"] == 2 * 48
@@ -388,12 +348,10 @@ def are_their_own(pair: Pair) -> bool:
 
 def rows_of(pair: Pair) -> list[dict[str, Any]]:
     """Returns what was measured of each rank: by one trainprof, or by one of its own each."""
-    of_ranks = pair.run / "ranks"
-    if of_ranks.is_dir():
-        return [replace(pair, run=of_ranks / str(rank)).summary() for rank in (0, 1)]
-    rows = pair.summary()["ranks"]
-    assert isinstance(rows, list)
-    return rows
+    ranks = pair.run / "ranks"
+    if ranks.is_dir():
+        return [replace(pair, run=ranks / str(rank)).summary() for rank in (0, 1)]
+    return list(pair.summary()["ranks"])
 
 
 @pytest.mark.proves("Distributed", "torchrun --no-python trainprof run: a directory for each rank")
@@ -409,18 +367,16 @@ def test_torchrun_under_trainprof_and_above_it(tmp_path: Path) -> None:
     check_ranks(summary, pair)
     assert summary["run"]["exit"]["status"] == 0
 
-    trainprof = (sys.executable, "-m", "trainprof", "run", "-q", "-o", "run")
-    above = replace(project, ours=(*TORCHRUN, "--no-python", *trainprof, *words))
+    trainprof = (*TRAINPROF, "-o", "run", *words)
+    above = replace(project, ours=(*TORCHRUN, "--no-python", *trainprof))
     pair = run_ranks(above, tmp_path / "above trainprof", plain, plain_cwd)
-    for rank in (0, 1):
-        own = replace(pair, run=pair.run / "ranks" / str(rank)).summary()
+    for rank, own in enumerate(rows_of(pair)):
         assert (own["run"]["rank"], own["run"]["world_size"]) == (rank, 2)
         assert (own["training"]["steps"], own["ranks"]) == (12, [])
         manifest = json.loads((pair.run / "ranks" / str(rank) / "manifest.json").read_bytes())
         assert manifest["local_world_size"] == 2
         check_cost(own, truth_of_rank(pair, rank))
-    whole = run(REPORT, "--format", "json", "run", cwd=pair.run.parent, env=environment())
-    check_ranks(json.loads(whole.stdout), pair)
+    check_ranks(report_in(pair.run.parent), pair)
 
 
 @pytest.mark.proves("Distributed", "mp.spawn: fully_shard")
@@ -475,11 +431,10 @@ if __name__ == "__main__":
 def test_ranks_end_at_the_same_step_when_the_time_is_over(tmp_path: Path) -> None:
     """Nearly all of a step one rank is ahead of its forward, the other waits in its backward."""
     (tmp_path / "train.py").write_text(DDP_SCRIPT + ONE_IS_LATE)
-    ours = (sys.executable, "-m", "trainprof", "run", "-q", "-o", "run", "--max-time", "9s")
+    ours = (*TRAINPROF, "-o", "run", "--max-time", "9s")
     ended = run((*ours, *TORCHRUN), "train.py", cwd=tmp_path, env=environment())
     assert ended.status == 0, ended.stderr
-    page_ = run(REPORT, "--format", "json", "run", cwd=tmp_path, env=environment())
-    summary = json.loads(page_.stdout)
+    summary = report_in(tmp_path)
     assert summary["faults"] == []
     first, second = summary["ranks"]
     assert first["steps"] == second["steps"] > 0
@@ -527,23 +482,21 @@ for descriptor in (0, 1, 2):
 go = os.open("go", os.O_RDONLY)
 os.read(go, 1)
 {LOOP}
-with open("told", "w") as file:
+with open("timed", "w") as file:
     json.dump({{"seconds": truth, "counts": counts}}, file)
 """
 
 
-def told_by_daemon(cwd: Path) -> dict[str, Any]:
+def timed_by_daemon(cwd: Path) -> dict[str, Any]:
     """Lets the daemon begin, and returns what it timed."""
-    go, page_ = (os.open(cwd / name, os.O_RDWR) for name in ("go", "told"))
+    go, timed = (os.open(cwd / name, os.O_RDWR) for name in ("go", "timed"))
     try:
         os.write(go, b"x")
-        assert can_be_read(page_, DEADLINE_S), "the daemon told nothing"
-        row_of = json.loads(os.read(page_, 65536))
+        assert can_be_read(timed, DEADLINE_S), "the daemon wrote nothing"
+        return dict(json.loads(os.read(timed, 65536)))
     finally:
         os.close(go)
-        os.close(page_)
-    assert isinstance(row_of, dict)
-    return row_of
+        os.close(timed)
 
 
 @pytest.mark.proves("Children", "a daemon that trains after the script has ended")
@@ -554,13 +507,12 @@ def test_a_daemon_is_found_by_a_later_report(tmp_path: Path) -> None:
         folder = tmp_path / str(attempt)
         cwd = project.write(folder / "ours" / "all")
         os.mkfifo(cwd / "go")
-        os.mkfifo(cwd / "told")
+        os.mkfifo(cwd / "timed")
         pair = run_ours(project, folder, Ended(b"detached\n" + TIMED_NOTHING, b"", 0))
         check_same(pair)
         assert pair.summary()["training"]["steps"] == 0
-        truth = told_by_daemon(cwd)
-        page_ = run(REPORT, "--format", "json", "run", cwd=pair.run.parent, env=environment())
-        later = json.loads(page_.stdout)
+        truth = timed_by_daemon(cwd)
+        later = report_in(cwd)
         assert (later["training"]["steps"], later["training"]["epochs"]) == (12, 2)
         if is_its_own(later, truth):
             break

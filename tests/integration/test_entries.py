@@ -95,10 +95,10 @@ if len(sys.argv) == 1:
         with timed("forward"):
             p = model(torch.ones(1, 8))
         optimizer.zero_grad(); p.sum().backward(); optimizer.step()
-    told = {{**os.environ, "MODE": "new", "TOLD": json.dumps([truth, counts])}}
-    os.execve(sys.executable, [sys.executable, __file__, "again"], told)
+    environment = {{**os.environ, "MODE": "new", "TIMED": json.dumps([truth, counts])}}
+    os.execve(sys.executable, [sys.executable, __file__, "again"], environment)
 print(sys.argv[1:], os.environ["MODE"])
-truth, counts = map(Counter, json.loads(os.environ["TOLD"]))
+truth, counts = map(Counter, json.loads(os.environ["TIMED"]))
 {LOOP}
 tell()
 """
@@ -342,14 +342,10 @@ def test_nothing_is_left_beside_the_run_directory(tmp_path: Path) -> None:
 
 @pytest.mark.proves("Children", "trainprof run inside trainprof run: each records its own")
 def test_a_run_inside_a_run_is_its_own(tmp_path: Path) -> None:
-    inner = "import subprocess, sys\nprint('outer', flush=True)\n" + (
-        "subprocess.run([sys.executable, '-m', 'trainprof', 'run', '-q', '-o', 'inner', "
-        "'train.py'], check=True)\n"
-    )
-    project = Project(("sweep.py",), {"sweep.py": inner, "train.py": TRAINING})
-    trained = plain_training()
-    plain = Ended(b"outer\n" + trained.stdout, trained.stderr, trained.status)
-    pair = run_ours(project, tmp_path, plain)
+    command = [*TRAINPROF, "-o", "inner", "train.py"]
+    sweep = f"import subprocess\nsubprocess.run({command}, check=True)\n"
+    project = Project(("sweep.py",), {"sweep.py": sweep, "train.py": TRAINING})
+    pair = run_ours(project, tmp_path, plain_training())
     check_same(pair)
     summary = pair.summary()
     assert summary["training"]["steps"] == 0

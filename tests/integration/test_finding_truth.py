@@ -113,24 +113,6 @@ BY_HAND = {
 """,
         False,
     ),
-    "numpy": (
-        """\
-    values = out.detach().numpy()
-    for _ in range(40):  # here
-        values = numpy.sort(numpy.exp(-values * values), axis=1) + values  # here
-    return out.square().mean() + 0 * float(values[0, 0])  # here
-""",
-        True,
-    ),
-    "python": (
-        """\
-    total = 0.0
-    for value in out.detach().flatten().tolist():  # here
-        total += abs(value) ** 0.5  # here
-    return out.square().mean() + 0 * total
-""",
-        True,
-    ),
     "elements": (
         """\
     total = 0.0
@@ -157,7 +139,6 @@ from torch import nn
 torch.set_num_threads(1)
 model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-
 
 def loss_of(out):
 {body}

@@ -33,25 +33,20 @@ import hashlib, os, sys
 
 warnings.simplefilter("ignore")
 
-
 def timing(name, function):
     def timed_function(*args, **kwargs):
         with timed(name):
             return function(*args, **kwargs)
     return timed_function
 
-
 def tell_state(model):  # that it has learnt the same, and drawn as many random numbers
     state = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
     print(hashlib.sha256(state + torch.get_rng_state().numpy().tobytes()).hexdigest())
 
-
 def tensors(batches):
     return TensorDataset(torch.randn(4 * batches, 8), torch.randn(4 * batches, 1))
 
-
 saving = []
-
 
 def time_checkpoints(owner, name):  # a library's has those of torch inside
     function = getattr(owner, name)
@@ -68,7 +63,6 @@ def time_checkpoints(owner, name):  # a library's has those of torch inside
 
     setattr(owner, name, timed_save)
 
-
 time_checkpoints(torch, "save")
 """
 
@@ -80,7 +74,6 @@ time_checkpoints(L.Trainer, "save_checkpoint")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 quiet = dict(accelerator="cpu", max_epochs=2, logger=False, default_root_dir=".",
              enable_progress_bar=False, enable_model_summary=False)
-
 
 class Regression(L.LightningModule):
     def __init__(self):
@@ -117,7 +110,6 @@ class Regression(L.LightningModule):
         optimizer = torch.optim.AdamW(self.parameters())
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
-
 
 def time_evaluation(loop):
     loop.run = timing("evaluation at most", loop.run)
@@ -222,13 +214,11 @@ class Framework:
     """A style of a framework's.
 
     Attributes:
-        style: Its script and what is true of it.
         needs: The packages it imports.
         rows: What it proves, in README's words.
         loaders: How many the report lists.
         built_by: The package that builds them, None where the script does.
         commands: Each starts the script once, in the place of python; () is python.
-        needs_compiler: Whether it needs torch's, which takes two seconds to import.
     """
 
     style: Style

@@ -21,7 +21,6 @@ Done = subprocess.CompletedProcess[str]
 
 
 def same(text: str) -> pytest.MarkDecorator:
-    """Marks a test of what is the same as under plain python."""
     return pytest.mark.proves("Same as under plain python", text)
 
 
@@ -226,9 +225,8 @@ print(count(), "profile" in vars(builtins), json.dumps([*map(str, globals())]))
 def test_who_asks_for_kernprof_hears_that_it_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(ASKS)
     plain = run_plain(["script.py"], tmp_path)
-    ours = run_under(["script.py"], tmp_path, tmp_path / "run")
-    assert_same(plain, ours)
-    assert ours.returncode == 0
+    assert_same(plain, run_under(["script.py"], tmp_path, tmp_path / "run"))
+    assert plain.returncode == 0
 
 
 def test_who_was_written_for_kernprof_alone_runs_all_the_same(tmp_path: Path) -> None:
@@ -261,8 +259,6 @@ try:
 except RuntimeError as e:
     raise KeyError(1) from e
 """,
-    "exit with text": "raise SystemExit('told')",
-    "exit 3": "import sys; sys.exit(3)",
     "of syntax": "def (",
     "recursion": "def f(): return f()\nf()",
     "in a thread": """
@@ -271,7 +267,6 @@ t = threading.Thread(target=lambda: 1 / 0)
 t.start()
 t.join()
 """,
-    "a warning": "import warnings\nwarnings.warn('odd')",
 }
 HEAD = "import torch\nfrom torch import nn\nfrom torch.utils.data import DataLoader\n"
 FAILING = HEAD + "import traceback\n"
@@ -433,20 +428,14 @@ def threads():
     torch.set_num_threads(1)
     torch.cuda.synchronize()
 
-# Those of torch.distributed and torch.accelerator cannot be scripted, as the errors tell.
+# Those of torch.distributed cannot be scripted, as the error tells.
 def barrier():
     torch.distributed.barrier()
-
-def emptied():
-    torch.accelerator.empty_cache()
-
-def loaded():
-    return torch.load("scripted.pt")
 
 def clipped(x: torch.Tensor):
     return nn.utils.clip_grad_value_(x, 1.0)
 
-for function in (saved, threads, barrier, emptied, loaded, clipped):
+for function in (saved, threads, barrier, clipped):
     try:
         print(torch.jit.script(function).graph)
     except Exception as error:
@@ -471,7 +460,7 @@ from torch.utils.data import DataLoader, Dataset
 torch.set_warn_always(True)
 complex_one, with_gradient = torch.ones(1, dtype=torch.complex64), torch.ones(1, requires_grad=True)
 
-def told(level, name):
+def warned(level, name):
     try:
         warnings.warn(f"{name} {level}", stacklevel=level)
     except UserWarning as error:
@@ -481,21 +470,21 @@ class Data(Dataset):
     def __len__(self):
         return 1
     def __getitem__(self, index):
-        [told(level, "sample") for level in range(1, 8)]
+        [warned(level, "sample") for level in range(1, 8)]
         return index
 
 class Loud(nn.Module):
     def forward(self, x):
-        [told(level, "forward") for level in range(1, 6)]
+        [warned(level, "forward") for level in range(1, 6)]
         return x
 
 class Own(torch.optim.SGD):
     def step(self, closure=None):
-        [told(level, "step") for level in range(1, 6)]
+        [warned(level, "step") for level in range(1, 6)]
         return super().step(closure)
 
 def gradient_seen(*_):
-    [told(level, "backward") for level in range(1, 5)]
+    [warned(level, "backward") for level in range(1, 5)]
 
 class Short(torch.utils.data.IterableDataset):
     def __iter__(self):
@@ -518,7 +507,7 @@ loud = [
     lambda: nn.CrossEntropyLoss(size_average=True)(torch.ones(1, 2), torch.zeros(1).long()),
     lambda: nn.Softmax()(torch.ones(2)),
     lambda: next(iter(DataLoader(Data(), pin_memory=True))),
-    lambda: next(iter(DataLoader([1], collate_fn=lambda b: told(2, "collate")))),
+    lambda: next(iter(DataLoader([1], collate_fn=lambda b: warned(2, "collate")))),
     lambda: list(DataLoader(Short(), num_workers=1)),
     lambda: Loud()(1),
     lambda: nn.Sequential(Loud())(1),
@@ -551,7 +540,7 @@ for action in ("error", "ignore", "default", "module", "once"):
 with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
     float(with_gradient)
-print([(one.filename, one.lineno, one.category, str(one.message)) for one in seen])
+print([(w.filename, w.lineno, w.category, str(w.message)) for w in seen])
 """
 
 
@@ -597,7 +586,7 @@ for workers in (0, 2):
 
 x = torch.ones(3)
 copies = [x.to(torch.float64), torch.zeros(3).copy_(x), x.clone()]
-references = [weakref.ref(one) for one in copies]
+references = [weakref.ref(copied) for copied in copies]
 del copies
 gone("copies", references)
 
@@ -1204,7 +1193,7 @@ except OSError as error:
 
 
 @same("how many files the script may still open, where the limit is low")
-@pytest.mark.parametrize("limit", [7, 12, 16, 20])
+@pytest.mark.parametrize("limit", [7, 12, 20])
 def test_a_low_limit_of_open_files_is_the_scripts_alone(tmp_path: Path, limit: int) -> None:
     (tmp_path / "torch.py").write_text("")
     (tmp_path / "script.py").write_text(OPENS_ALL)

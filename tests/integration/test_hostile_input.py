@@ -189,6 +189,18 @@ class Run:
         (self.path / name).write_bytes(content)
         return self.report()
 
+    @contextlib.contextmanager
+    def without_times(self, times: object) -> Iterator[Path]:
+        """Gives the manifest other times; yields where a worker's log may be written."""
+        self.mend(without_summary=True)
+        manifest = json.loads(self.whole("manifest.json")) | {"times": times}
+        (self.path / "manifest.json").write_text(json.dumps(manifest))
+        worker = self.path / "events/4243-1000000001.events"
+        try:
+            yield worker
+        finally:
+            worker.unlink(missing_ok=True)
+
     def report(self, *options: str) -> Reported:
         """Reports in the next format, and checks what holds for every answer."""
         format = FORMATS[self._reports % len(FORMATS)]
@@ -198,17 +210,24 @@ class Run:
 
 
 def report(path: Path, *options: str) -> Reported:
+    reported = answer("report", str(path), *options)
+    if reported.status == 0:
+        assert_plain(reported.out)
+        if "json" in options:
+            json.loads(reported.out, parse_constant=lambda name: pytest.fail(name))
+    return reported
+
+
+def answer(*words: str) -> Reported:
+    """Returns what a command answers: a page, or one line and a hint."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), not_for_ever():
-        status = run_command(["report", str(path), *options])
+        status = run_command([*words])
     reported = Reported(status, out.getvalue(), err.getvalue())
     if status == 2:
         assert_a_line_and_a_hint(reported)
     else:
         assert (status, reported.err) == (0, "")
-        assert_plain(reported.out)
-        if "json" in options:
-            json.loads(reported.out, parse_constant=lambda name: pytest.fail(name))
     return reported
 
 
@@ -246,7 +265,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run(record_run(tmp_path_factory.mktemp("hostile")))
 
 
-def steps_told(reported: Reported) -> int | None:
+def steps_in(reported: Reported) -> int | None:
     steps = re.search(r"([\d,]+) steps?\b", reported.out)
     return int(steps[1].replace(",", "")) if steps else None
 
@@ -257,8 +276,7 @@ def steps_told(reported: Reported) -> int | None:
 def test_the_run_is_whole_to_begin_with(run: Run) -> None:
     for without_summary in (False, True):
         run.mend(without_summary=without_summary)
-        answer = report(run.path)
-        assert steps_told(answer) == STEPS
+        assert steps_in(report(run.path)) == STEPS
         summary = json.loads(report(run.path, "--format", "json").out)
         assert summary["training"]["steps"] == STEPS
         assert summary["ledger"]["seconds"]["forward"] == pytest.approx(STEPS * 200e-6)
@@ -315,8 +333,6 @@ EXTREMES = (0, -1, 2**63 - 1, -(2**63), 2**61, 10**15)
 def test_extreme_times_with_those_of_the_manifest_gone(run: Run, times: object) -> None:
     """Of the script's log and, beside it, of a worker's; runs are compared, too."""
     whole, chance = run.whole(LOG), random.Random(repr(times))
-    manifest = json.loads(run.whole("manifest.json")) | {"times": times}
-    worker = run.path / "events/4243-1000000001.events"
     for number in range(12):
         data = bytearray(whole)
         for _ in range(chance.choice([1, 1, 40])):
@@ -324,51 +340,33 @@ def test_extreme_times_with_those_of_the_manifest_gone(run: Run, times: object) 
             extreme = chance.choice(EXTREMES).to_bytes(8, "little", signed=True)
             for field in chance.choice([(8,), (16,), (24,), (8, 16)]):
                 data[place + field : place + field + 8] = extreme
-        run.mend(without_summary=True)
-        (run.path / "manifest.json").write_text(json.dumps(manifest))
-        if number % 2:
-            worker.write_bytes(data.replace(b'"script"', b'"child" '))
-        else:
-            (run.path / LOG).write_bytes(data)
-        try:
+        with run.without_times(times) as worker:
+            if number % 2:
+                worker.write_bytes(data.replace(b'"script"', b'"child" '))
+            else:
+                (run.path / LOG).write_bytes(data)
             assert run.report().status == 0
-            compared(run.path)
-        finally:
-            worker.unlink(missing_ok=True)
+            compare_with_copy(run.path)
 
 
 @pytest.mark.parametrize("kind", [Kind.FETCH, Kind.PROCESS_END, Kind.FETCH_CPU])
 def test_a_worker_that_recorded_one_wild_time(run: Run, kind: Kind) -> None:
     """It has no header to tell the time by, and the manifest has no times."""
-    run.mend(without_summary=True)
-    manifest = json.loads(run.whole("manifest.json")) | {"times": None}
-    (run.path / "manifest.json").write_text(json.dumps(manifest))
-    worker = run.path / "events/4243-1000000001.events"
     header = HEADER_PREFIX.pack(MAGIC, 1, 0).ljust(HEADER_BYTES, b"\0")
-    try:
+    with run.without_times(None) as worker:
         for at_ns in (2**61, 2**62 - 1, 2**63 - 1):
             worker.write_bytes(header + RECORD.pack(kind, 0, 0, 1, at_ns, at_ns, 3))
             assert json.loads(report(run.path, "--format", "json").out)["run"]["wall_s"] < 1
-    finally:
-        worker.unlink(missing_ok=True)
 
 
-def compared(path: Path) -> str:
-    """Returns how a run compares with a copy of it; the refusal of one without steps is none."""
+def compare_with_copy(path: Path) -> None:
+    """Compares a run with a copy of it; one without steps is refused."""
     copy = path.with_name("copy")
     shutil.copytree(path, copy)
-    out, err = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), not_for_ever():
-            status = run_command(["compare", str(path), str(copy), "--verbose"])
+        answer("compare", str(path), str(copy), "--verbose")
     finally:
         shutil.rmtree(copy)
-    answer = Reported(status, out.getvalue(), err.getvalue())
-    if status == 2:
-        assert_a_line_and_a_hint(answer)
-    else:
-        assert (status, answer.err) == (0, "")
-    return answer.out
 
 
 @pytest.mark.proves("Damaged runs", "files emptied, and swapped with each other")
@@ -437,31 +435,18 @@ def test_a_newer_schema_is_named(run: Run) -> None:
 
     run.mend(without_summary=True)
     (run.path / LOG).write_bytes(MAGIC + (9).to_bytes(4, "little") + run.whole(LOG)[12:])
-    answer = " ".join(report(run.path, "--verbose").out.split())
-    assert "log version 9; this trainprof reads up to 1" in answer
+    shown = " ".join(report(run.path, "--verbose").out.split())
+    assert "log version 9; this trainprof reads up to 1" in shown
 
     newer = json.loads(run.whole("summary.json")) | {"schema_version": 2, "run": "otherwise"}
     assert run.with_file("summary.json", json.dumps(newer).encode()).status == 0
-    assert steps_told(report(run.path)) == STEPS
+    assert steps_in(report(run.path)) == STEPS
 
 
 # -- JSON with anything in it -------------------------------------------------------------------
 
-ODD_NUMBERS = [
-    -1,
-    0,
-    2**31,
-    2**63 - 1,
-    2**63,
-    -(2**63),
-    2**64,
-    10**30,
-    10**400,
-    0.5,
-    -1e308,
-    1e308,
-    5e-324,
-]
+ODD_INTEGERS = [-1, 0, 2**31, 2**63 - 1, 2**63, -(2**63), 2**64, 10**30, 10**400]
+ODD_NUMBERS = [*ODD_INTEGERS, 0.5, -1e308, 1e308, 5e-324]
 ODD_VALUES = st.one_of(
     st.none(),
     st.booleans(),
@@ -496,38 +481,42 @@ def changed(value: Any, place: tuple[Any, ...], new: Any) -> Any:
     return copied
 
 
+def with_odd_values(
+    whole: Any, examples: int, check: Callable[[Any, tuple[Any, ...]], None]
+) -> None:
+    """Calls `check` with the JSON value, something odd in one place, and that place."""
+
+    @settings(max_examples=examples, deadline=None, derandomize=True, database=None)
+    @given(st.sampled_from(list(places(whole))), ODD_VALUES)
+    def check_each(place: tuple[Any, ...], new: Any) -> None:
+        check(changed(whole, place, new), place)
+
+    check_each()
+
+
 @pytest.mark.proves("Damaged runs", "anything in any field of the manifest and the summary")
 @pytest.mark.parametrize("name", ["manifest.json", "summary.json"])
 def test_anything_in_any_field(run: Run, name: str) -> None:
-    whole = json.loads(run.whole(name))
-
-    @settings(max_examples=150, deadline=None, derandomize=True, database=None)
-    @given(st.sampled_from(list(places(whole))), ODD_VALUES)
-    def check(place: tuple[Any, ...], new: Any) -> None:
-        text = json.dumps(changed(whole, place, new))
-        reported = run.with_file(name, text.encode())
+    def check(odd: Any, place: tuple[Any, ...]) -> None:
+        reported = run.with_file(name, json.dumps(odd).encode())
         is_newer = name == "manifest.json" and place == ("schema_version",)
         assert reported.status == 0 or is_newer
 
-    check()
+    with_odd_values(json.loads(run.whole(name)), 150, check)
 
 
 @pytest.mark.parametrize("name", ["host", "processes", "gpus"])
 def test_anything_in_any_field_of_a_sample(run: Run, name: str) -> None:
+    """In the second line, and in all of them."""
     file = f"samples/{name}.jsonl"
     lines = [json.loads(line) for line in run.whole(file).splitlines()]
 
-    @settings(max_examples=40, deadline=None, derandomize=True, database=None)
-    @given(st.sampled_from(list(places(lines[0]))), ODD_VALUES, st.sets(st.integers(0, 4)))
-    def check(place: tuple[Any, ...], new: Any, which: set[int]) -> None:
-        damaged = [
-            changed(line, place, new) if number in which else line
-            for number, line in enumerate(lines)
-        ]
-        text = "".join(f"{json.dumps(line)}\n" for line in damaged)
-        assert run.with_file(file, text.encode()).status == 0
+    def check(odd: Any, _: tuple[Any, ...]) -> None:
+        for damaged in ([lines[0], odd, *lines[2:]], [odd] * len(lines)):
+            text = "".join(f"{json.dumps(line)}\n" for line in damaged)
+            assert run.with_file(file, text.encode()).status == 0
 
-    check()
+    with_odd_values(lines[1], 20, check)
 
 
 @pytest.mark.parametrize("topic", [Topic.LOADER, Topic.SITE, Topic.ENVIRONMENT, "header"])
@@ -539,24 +528,20 @@ def test_anything_in_what_a_log_says_of_itself(run: Run, topic: Topic | str) -> 
         "header": {"pid": 4242, "role": "script", "perf_ns": 1, "ancestors": [1], "rank": "0"},
     }[topic]
 
-    @settings(max_examples=40, deadline=None, derandomize=True, database=None)
-    @given(st.sampled_from(list(places(metadata))), ODD_VALUES)
-    def check(place: tuple[Any, ...], new: Any) -> None:
+    def check(odd: Any, _: tuple[Any, ...]) -> None:
         log = FakeRun()
-        odd = changed(metadata, place, new)
         loader = log.text(topic, odd) if topic is Topic.LOADER else log.loader(41)
         if isinstance(topic, Topic):
             log.text(topic, odd)
-        optimizer = log.optimizer()
-        log.train_pass(loader, optimizer, 25)
+        log.train_pass(loader, log.optimizer(), 25)
         data = log.log_bytes()
         if topic == "header":
-            answer = json.dumps(odd).encode()[: HEADER_BYTES - HEADER_PREFIX.size]
-            head = HEADER_PREFIX.pack(MAGIC, 1, len(answer)) + answer
+            text = json.dumps(odd).encode()[: HEADER_BYTES - HEADER_PREFIX.size]
+            head = HEADER_PREFIX.pack(MAGIC, 1, len(text)) + text
             data = head.ljust(HEADER_BYTES, b"\0") + data[HEADER_BYTES:]
         assert run.with_file(LOG, data).status == 0
 
-    check()
+    with_odd_values(metadata, 40, check)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "summary.json", "samples/host.jsonl"])
@@ -575,8 +560,7 @@ def test_anything_in_what_a_log_says_of_itself(run: Run, topic: Topic | str) -> 
     ids=lambda text: text[:12].encode("unicode_escape").decode(),
 )
 def test_json_that_is_hard_to_read(run: Run, name: str, text: str) -> None:
-    reported = run.with_file(name, (text + "\n").encode())
-    assert reported.status == 0
+    assert run.with_file(name, (text + "\n").encode()).status == 0
 
 
 # -- sizes --------------------------------------------------------------------------------------
@@ -687,7 +671,7 @@ def test_nothing_outside_the_run_is_read_and_nothing_executed(tmp_path: Path) ->
         finally:
             seen, audited = audited, None
         assert "s3cret" not in shown
-        assert steps_told(Reported(0, shown, "")) == (0 if name in (LOG, "events") else STEPS)
+        assert steps_in(Reported(0, shown, "")) == (0 if name in (LOG, "events") else STEPS)
         opened = [arguments[0] for event, arguments in seen if event == "open"]
         assert opened
         for path in opened:
@@ -710,9 +694,9 @@ def test_a_directory_of_garbage_is_refused_or_shown(
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(random.Random(name).randbytes(5000))
-    answer = report(tmp_path, "--verbose").out
-    assert "manifest.json is damaged" in answer
-    assert "is not an event log" in answer
+    shown = report(tmp_path, "--verbose").out
+    assert "manifest.json is damaged" in shown
+    assert "is not an event log" in shown
     monkeypatch.chdir(tmp_path)
     for name in ("nothing here", "a\0b", "x" * 5000, "\x1b[31m", "manifest.json"):
         assert report(Path(name)).status == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sys
 import time
@@ -121,29 +120,35 @@ class AtLimit:
         return dict(self.summary["run"]["exit"])
 
 
+# Limit, and what runs: a script's text, or a command's words.
+LIMITED: dict[str, tuple[str, str | list[str]]] = {
+    "pool": ("12s", POOL),
+    "trains_on": ("12s", TRAINS_ON),
+    "deaf": ("2s", DEAF),
+    "saves": ("2s", SAVES),
+    "shell": ("1s", ["/bin/sh", "-c", "sleep 1000 & echo $!; wait; echo never"]),
+}
+
+
 @pytest.fixture(scope="module")
 def at_limit(tmp_path_factory: pytest.TempPathFactory) -> dict[str, AtLimit]:
     """Runs that end at their limit, all of them at the same time: most only wait for it."""
-    shell = shutil.which("sh")
-    assert shell is not None
-    scripts = {"pool": POOL, "deaf": DEAF, "saves": SAVES, "trains_on": TRAINS_ON}
-    words = {name: ["script.py"] for name in scripts}
-    words["shell"] = [shell, "-c", "sleep 1000 & echo $!; wait; echo never"]
-    limits = {"pool": "12s", "trains_on": "12s", "deaf": "2s", "saves": "2s", "shell": "1s"}
-    places = {name: tmp_path_factory.mktemp(name) for name in words}
-    for name, script in scripts.items():
-        write_script(places[name], script)
-    with ThreadPoolExecutor(len(words)) as pool:
-        ends = {
-            name: pool.submit(run, (*RUN, "--max-time", limits[name]), *words[name], cwd=cwd)
-            for name, cwd in places.items()
+
+    def run_limited(name: str, limit: str, target: str | list[str]) -> AtLimit:
+        cwd = tmp_path_factory.mktemp(name)
+        words = target if isinstance(target, list) else [write_script(cwd, target).name]
+        ended = run((*RUN, "--max-time", limit), *words, cwd=cwd)
+        return AtLimit(cwd, ended, summary(cwd))
+
+    with ThreadPoolExecutor(len(LIMITED)) as pool:
+        futures = {
+            name: pool.submit(run_limited, name, *limited) for name, limited in LIMITED.items()
         }
-    ended = {name: end.result() for name, end in ends.items()}
+    runs = {name: future.result() for name, future in futures.items()}
     for name in ("pool", "trains_on"):
-        if not ended[name].stdout:  # imports alone take longer where the machine is busy
-            shutil.rmtree(places[name] / "run")
-            ended[name] = run((*RUN, "--max-time", "30s"), "script.py", cwd=places[name])
-    return {name: AtLimit(cwd, ended[name], summary(cwd)) for name, cwd in places.items()}
+        if not runs[name].ended.stdout:  # imports alone take longer where the machine is busy
+            runs[name] = run_limited(name, "30s", LIMITED[name][1])
+    return runs
 
 
 def waits_for(summary: dict[str, Any]) -> str | None:
@@ -212,31 +217,18 @@ def test_native_code_that_holds_the_gil(tmp_path: Path) -> None:
     assert main["age_s"] > STALE_FROM_S
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGKILL"])
 def test_a_hanging_script_that_is_asked_to_end(tmp_path: Path, name: str) -> None:
     write_script(tmp_path, POOL)
     with Running(RUN, "script.py", cwd=tmp_path) as process:
         assert process.line() == "hangs"
         _await(tmp_path, _hangs)
         os.killpg(process.pid, getattr(signal, name))
-        ended = process.end()
-    assert ended.status == -getattr(signal, name)
+        assert process.end().status == -getattr(signal, name)
     report = summary(tmp_path)
     stood = places(report)
     assert stood["main"][0] == f"script.py:{line_of(POOL, 'training waits here')}"
     assert {"worker 0", "worker 1"} <= set(stood)
-    assert waits_for(report) == "its first batch"
-
-
-def test_where_it_stood_is_known_when_all_were_killed(tmp_path: Path) -> None:
-    write_script(tmp_path, POOL)
-    with Running(RUN, "script.py", cwd=tmp_path) as process:
-        assert process.line() == "hangs"
-        _await(tmp_path, _hangs)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.end()
-    report = summary(tmp_path)
-    assert places(report)["main"][0] == f"script.py:{line_of(POOL, 'training waits here')}"
     assert waits_for(report) == "its first batch"
 
 

@@ -21,7 +21,6 @@ spent = dict.fromkeys(("python", "holds", "operator", "hook", "fetch"), 0.0)
 line = {}
 clock = time.perf_counter
 
-
 def timed(function):
     def run(*arguments):
         begin = clock()
@@ -30,7 +29,6 @@ def timed(function):
         finally:
             spent[function.__name__] += clock() - begin
     return run
-
 
 class Data(Dataset):
     def __len__(self):
@@ -42,29 +40,24 @@ class Data(Dataset):
         spent["fetch"] += clock() - begin
         return torch.ones(8)
 
-
 @timed
 def python():
     total = 0
     for number in range(300_000): total += number
     return total
 
-
 @timed
 def holds():
     return sum(range(1_000_000))
-
 
 @timed
 def operator():
     return square @ square
 
-
 @timed
 def hook(gradient):
     total = 0
     for number in range(150_000): total += number
-
 
 square = torch.randn(600, 600)
 model = nn.Linear(8, 1)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.control_groups import control_group
 
 LIMIT_BYTES = 150 << 20
 
@@ -22,32 +22,11 @@ while True:
 """
 
 
-def _memory_group() -> Path:
-    """Returns a fresh control group with a memory limit (version 1 or 2)."""
-    first = Path("/sys/fs/cgroup/memory")
-    root, limit = (
-        (first, "memory.limit_in_bytes")
-        if first.is_dir()
-        else (Path("/sys/fs/cgroup"), "memory.max")
-    )
-    group = root / f"trainprof-test-{os.getpid()}"
-    group.mkdir()
-    try:
-        (group / limit).write_text(str(LIMIT_BYTES))
-    except OSError:
-        group.rmdir()
-        raise
-    return group
-
-
 @pytest.fixture
 def memory_group() -> Iterator[Path]:
-    try:
-        group = _memory_group()
-    except OSError as error:
-        pytest.skip(f"no control group can be made here: {error.strerror}")
-    yield group
-    group.rmdir()
+    limit = str(LIMIT_BYTES)
+    with control_group("memory", ("memory.limit_in_bytes", limit), ("memory.max", limit)) as file:
+        yield file.parent
 
 
 def test_a_run_killed_for_memory_says_so_and_shows_what_grew(tmp_path, memory_group):

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,6 @@ model = make_model()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = make_loader({STEPS})
 
-
 def train():
     for x, y in loader:
         with timed("forward"):
@@ -46,56 +44,43 @@ def train():
         mse(p, y).backward()
         optimizer.step()
 
-
 def tell():
     print(json.dumps({{"seconds": truth, "counts": counts}}), flush=True)
-
 
 train()
 """
 
 
-@dataclass(frozen=True)
-class Reported:
-    """The summary that `trainprof report` gives of a run."""
-
-    summary: dict[str, Any]
-
-    @property
-    def steps(self) -> int:
-        return int(self.summary["training"]["steps"])
-
-    @property
-    def exit(self) -> dict[str, Any]:
-        return dict(self.summary["run"]["exit"])
-
-    @property
-    def end(self) -> tuple[str, int | None, int | None]:
-        """Reason, status and signal."""
-        return self.exit["reason"], self.exit["status"], self.exit["signal"]
+Summary = dict[str, Any]
 
 
-def reported(directory: Path) -> Reported:
+def end_of(summary: Summary) -> tuple[str, int | None, int | None]:
+    """Returns reason, status and signal."""
+    end = summary["run"]["exit"]
+    return end["reason"], end["status"], end["signal"]
+
+
+def reported(directory: Path) -> Summary:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         assert run_command(["report", str(directory), "--format", "json"]) == 0
     assert err.getvalue() == ""
-    return Reported(json.loads(out.getvalue()))
+    return dict(json.loads(out.getvalue()))
 
 
-def checked(directory: Path, output: bytes | str, *, epochs: int = 1) -> Reported:
+def checked(directory: Path, output: bytes | str, *, epochs: int = 1) -> Summary:
     """Returns what is reported of a run; asserts all steps, and that the ledger closes.
 
     What missed of its costs is kept for `prove`.
     """
-    report = reported(directory / "run")
-    training, ledger = report.summary["training"], report.summary["ledger"]
+    summary = reported(directory / "run")
+    training, ledger = summary["training"], summary["ledger"]
     truth = truth_in(output)
     assert (training["steps"], training["epochs"]) == (STEPS * epochs, epochs)
     assert truth["counts"]["forward"] == STEPS * epochs
     assert sum(ledger["seconds"].values()) == pytest.approx(ledger["wall_s"], rel=0.005)
-    report.summary["missed"] = missed_costs(Style("", STEPS, STEPS, 1), report.summary, truth)
-    return report
+    summary["missed"] = missed_costs(Style("", STEPS, STEPS, 1), summary, truth)
+    return summary
 
 
 def truth_in(output: bytes | str) -> dict[str, Any]:
@@ -104,15 +89,15 @@ def truth_in(output: bytes | str) -> dict[str, Any]:
     return dict(truths[-1])
 
 
-def prove(attempt: Callable[[Path], Reported], tmp_path: Path) -> Reported:
+def prove(attempt: Callable[[Path], Summary], tmp_path: Path) -> Summary:
     """Makes a run and compares its costs; again where the scheduler came between the clocks."""
     for number in attempts():
         directory = tmp_path / str(number)
         directory.mkdir()
-        report = attempt(directory)
-        if not report.summary["missed"]:
-            return report
-    pytest.fail(str(report.summary["missed"]))
+        summary = attempt(directory)
+        if not summary["missed"]:
+            return summary
+    pytest.fail(str(summary["missed"]))
 
 
 def prove_run(
@@ -122,15 +107,29 @@ def prove_run(
     status: int = 0,
     epochs: int = 1,
     prepare: Callable[[Path], dict[str, str]] = lambda directory: {},
-) -> Reported:
+) -> Summary:
     """Runs a training to its end and proves it; `prepare` gives the environment in a directory."""
 
-    def attempt(directory: Path) -> Reported:
+    def attempt(directory: Path) -> Summary:
         env = prepare(directory)
         script = write_script(directory, f"{TRAINING}\n{text}")
         ended = run(TRAINPROF, "-o", "run", script.name, cwd=directory, env=env)
         assert ended.status == status, ended.stderr
         return checked(directory, ended.stdout, epochs=epochs)
+
+    return prove(attempt, tmp_path)
+
+
+def prove_waiting(
+    tmp_path: Path, act: Callable[[Running, Path], bytes | str], *, epochs: int = 1
+) -> Summary:
+    """Proves a training that waits for its stdin; `act` then acts, and gives its stdout."""
+
+    def attempt(directory: Path) -> Summary:
+        script = write_script(directory, WAITING)
+        with Running(TRAINPROF, "-o", "run", script.name, cwd=directory) as process:
+            output = act(process, directory)
+        return checked(directory, output, epochs=epochs)
 
     return prove(attempt, tmp_path)
 
@@ -145,7 +144,6 @@ class Broken(Dataset):
     def __getitem__(self, index):
         raise ValueError("no such picture")
 
-
 for _ in DataLoader(Broken(), num_workers=1):
     pass
 """
@@ -159,7 +157,6 @@ class Patient(Dataset):
         if index:
             signal.pause()
         return torch.zeros(1)
-
 
 batches = iter(DataLoader(Patient(), num_workers=1, prefetch_factor=1))
 next(batches)
@@ -182,10 +179,11 @@ ENDINGS = {
 )
 def test_what_was_recorded_until_the_end(tmp_path: Path, name: str) -> None:
     action, status, reason, detail = ENDINGS[name]
-    report = prove_run(tmp_path, f"tell()\n{action}\n", status=status)
-    assert report.end == (reason, status if status >= 0 else None, -status if status < 0 else None)
+    summary = prove_run(tmp_path, f"tell()\n{action}\n", status=status)
+    by_signal = (None, -status) if status < 0 else (status, None)
+    assert end_of(summary) == (reason, *by_signal)
     if detail is not None:
-        assert report.exit["detail"] == detail
+        assert summary["run"]["exit"]["detail"] == detail
 
 
 # -- ends that come from outside ------------------------------------------------------------------
@@ -219,17 +217,15 @@ def ends_by(*texts: str) -> list[pytest.MarkDecorator]:
     ],
 )
 def test_a_signal_from_outside(tmp_path: Path, to_script: bool, number: signal.Signals) -> None:
-    def attempt(directory: Path) -> Reported:
-        script = write_script(directory, WAITING)
-        with Running(TRAINPROF, "-o", "run", script.name, cwd=directory) as process:
-            line = process.line()
-            os.kill(pid_of_script(directory) if to_script else process.pid, number)
-            # Its stdin stays open until then: at its end the script would train on.
-            assert process.process.wait(DEADLINE_S) == -number
-        return checked(directory, line)
+    def act(process: Running, directory: Path) -> str:
+        line = process.line()
+        os.kill(pid_of_script(directory) if to_script else process.pid, number)
+        # Its stdin stays open until then: at its end the script would train on.
+        assert process.process.wait(DEADLINE_S) == -number
+        return line
 
     reason = "killed" if number == signal.SIGKILL else "signal"
-    assert prove(attempt, tmp_path).end == (reason, None, number)
+    assert end_of(prove_waiting(tmp_path, act)) == (reason, None, number)
 
 
 @pytest.mark.proves("Endings", "KeyboardInterrupt")
@@ -248,7 +244,7 @@ for left in (2, 1):
             raise
 """
 
-    def attempt(directory: Path) -> Reported:
+    def attempt(directory: Path) -> Summary:
         script = write_script(directory, f"{TRAINING}\ntell()\n{action}")
         with OnTerminal(TRAINPROF, "-o", "run", script.name, cwd=directory) as terminal:
             for left in (2, 1):
@@ -257,34 +253,29 @@ for left in (2, 1):
             assert terminal.end() == -signal.SIGINT
         return checked(directory, terminal.shown)
 
-    assert prove(attempt, tmp_path).exit["reason"] == "interrupted"
+    assert end_of(prove(attempt, tmp_path))[0] == "interrupted"
 
 
 @pytest.mark.proves("Endings", "SIGKILL of trainprof: the script trains on")
 def test_the_script_trains_on_when_trainprof_is_killed(tmp_path: Path) -> None:
-    def attempt(directory: Path) -> Reported:
-        script = write_script(directory, WAITING)
-        with Running(TRAINPROF, "-o", "run", script.name, cwd=directory) as process:
-            process.line()
-            os.kill(process.pid, signal.SIGKILL)
-            ended = process.end()  # the end of its output is that of the script
-        return checked(directory, ended.stdout, epochs=2)
+    def act(process: Running, _: Path) -> bytes:
+        process.line()
+        os.kill(process.pid, signal.SIGKILL)
+        return process.end().stdout  # the end of its output is that of the script
 
-    assert prove(attempt, tmp_path).end == ("completed", None, None)
+    assert end_of(prove_waiting(tmp_path, act, epochs=2)) == ("completed", None, None)
 
 
 @pytest.mark.proves("Endings", "SIGKILL of both")
 def test_both_are_killed(tmp_path: Path) -> None:
-    def attempt(directory: Path) -> Reported:
-        script = write_script(directory, WAITING)
-        with Running(TRAINPROF, "-o", "run", script.name, cwd=directory) as process:
-            line = process.line()
-            for pid in (process.pid, pid_of_script(directory)):
-                os.kill(pid, signal.SIGKILL)
-            process.end()
-        return checked(directory, line)
+    def act(process: Running, directory: Path) -> str:
+        line = process.line()
+        for pid in (process.pid, pid_of_script(directory)):
+            os.kill(pid, signal.SIGKILL)
+        process.end()
+        return line
 
-    assert prove(attempt, tmp_path).end == ("unknown", None, None)
+    assert end_of(prove_waiting(tmp_path, act)) == ("unknown", None, None)
 
 
 @pytest.mark.proves("Endings", "return")
@@ -292,20 +283,16 @@ def test_both_are_killed(tmp_path: Path) -> None:
 def test_a_run_that_still_goes_on(tmp_path: Path) -> None:
     """Its directory is refused to another one; then it returns."""
 
-    def attempt(directory: Path) -> Reported:
-        script = write_script(directory, WAITING)
-        with Running(TRAINPROF, "-o", "run", script.name, cwd=directory) as process:
-            line = process.line()
-            second = run(TRAINPROF, "-o", "run", script.name, cwd=directory)
-            assert second.status == 125
-            assert pid_of_script(directory) > 0
-            report = checked(directory, line)
-            ended = process.end()
-        whole = checked(directory, ended.stdout, epochs=2)
-        assert (ended.status, whole.end) == (0, ("completed", 0, None))
-        return report
+    def act(process: Running, directory: Path) -> bytes:
+        line = process.line()
+        assert run(TRAINPROF, "-o", "run", "script.py", cwd=directory).status == 125
+        assert pid_of_script(directory) > 0
+        assert end_of(checked(directory, line))[0] == "running"
+        ended = process.end()
+        assert ended.status == 0
+        return ended.stdout
 
-    assert prove(attempt, tmp_path).exit["reason"] == "running"
+    assert end_of(prove_waiting(tmp_path, act, epochs=2)) == ("completed", 0, None)
 
 
 # -- what scripts do to their surroundings --------------------------------------------------------
@@ -354,11 +341,11 @@ SURROUNDINGS = REPLACES_STREAMS + CLEARS_ENVIRONMENT + FORKS + CLOSES_FILES
 @pytest.mark.proves("Endings", "a script that replaces sys.stdout and sys.stderr")
 @pytest.mark.proves("Endings", "a script that closes all descriptors")
 def test_what_a_script_does_to_its_process(tmp_path: Path) -> None:
-    report = prove_run(tmp_path, f"{SURROUNDINGS}\ntell()\nsys.exit(3)\n", status=3, epochs=5)
+    summary = prove_run(tmp_path, f"{SURROUNDINGS}\ntell()\nsys.exit(3)\n", status=3, epochs=5)
     assert {own.read_text() for own in tmp_path.glob("*/own")} == {"the script's"}
-    assert report.end == ("completed", 3, None)
-    assert report.summary["faults"] == []
-    (apart,) = report.summary["trained_apart"]
+    assert end_of(summary) == ("completed", 3, None)
+    assert summary["faults"] == []
+    (apart,) = summary["trained_apart"]
     assert apart["steps"] == STEPS
 
 
@@ -373,17 +360,16 @@ if os.fork():
     os._exit(0)
 """
 
-    def attempt(directory: Path) -> Reported:
+    def attempt(directory: Path) -> Summary:
         script = write_script(directory, become_daemon + WAITING)
         with Running(TRAINPROF, "-o", "run", script.name, cwd=directory) as process:
             line = process.line()
             assert process.process.wait(DEADLINE_S) == 0
-            going_on = checked(directory, line)
-            assert (going_on.exit["reason"], going_on.exit["status"]) == ("running", 0)
+            assert end_of(checked(directory, line))[:2] == ("running", 0)
             ended = process.end()
         return checked(directory, ended.stdout, epochs=2)
 
-    assert prove(attempt, tmp_path).exit["reason"] == "completed"
+    assert end_of(prove(attempt, tmp_path))[0] == "completed"
 
 
 # -- what happens to the run directory ------------------------------------------------------------
@@ -442,16 +428,16 @@ print("reached", json.dumps(reached))
         ended = run(command, script.name, cwd=tmp_path)
         assert ended.status == 0
         assert b"summary.json cannot be written: No space left on device" in ended.stderr
-        report = reported(small_disk / "run")
-        assert any(x.startswith(RECORDING_STOPPED) for x in report.summary["faults"])
-        assert report.exit["reason"] == "completed"
-        assert report.exit["status"] == 0
-        assert 5000 < report.steps < STEPS + 9000
-        reached = json.loads(ended.stdout.decode().rpartition("reached ")[2])
-        seconds = report.summary["ledger"]["seconds"]["forward"]
-        if seconds == pytest.approx(reached[report.steps - STEPS - 1], rel=0.25):
+        summary = reported(small_disk / "run")
+        assert any(fault.startswith(RECORDING_STOPPED) for fault in summary["faults"])
+        assert end_of(summary)[:2] == ("completed", 0)
+        steps = summary["training"]["steps"]
+        assert 5000 < steps < STEPS + 9000
+        reached = json.loads(ended.stdout.decode().rpartition("reached ")[2])[steps - STEPS - 1]
+        seconds = summary["ledger"]["seconds"]["forward"]
+        if seconds == pytest.approx(reached, rel=0.25):
             return
-    raise AssertionError(seconds, reached[report.steps - STEPS - 1])
+    raise AssertionError(seconds, reached)
 
 
 @pytest.mark.proves("Endings", "the run directory removed: training goes on")
@@ -502,16 +488,17 @@ def test_a_run_directory_that_becomes_read_only(
         ended = process.end()
     assert ended.status == 0
     assert b"summary.json cannot be written: " in ended.stderr
-    assert checked(tmp_path, ended.stdout, epochs=2).exit["reason"] == "completed"
+    assert end_of(checked(tmp_path, ended.stdout, epochs=2))[0] == "completed"
 
 
 # -- what hangs, and what turns back --------------------------------------------------------------
 
 
-def _with_module(directory: Path, name: str, text: str) -> dict[str, str]:
+def _with_module(directory: Path, text: str) -> dict[str, str]:
+    """As sitecustomize: another module on PYTHONPATH would come behind ours."""
     folder = directory / "modules"
     folder.mkdir()
-    (folder / f"{name}.py").write_text(text)
+    (folder / "sitecustomize.py").write_text(text)
     return {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
 
 
@@ -525,7 +512,6 @@ def test_a_driver_that_never_answers_keeps_nobody_waiting(tmp_path: Path) -> Non
         os.mkfifo(hanging)
         return _with_module(
             directory,
-            "sitecustomize",  # a pynvml on PYTHONPATH would come behind ours
             f"import sys, threading, types\n"
             f"def nvmlInit():\n"
             f"    open({str(hanging)!r}, 'w').close()\n"
@@ -535,10 +521,10 @@ def test_a_driver_that_never_answers_keeps_nobody_waiting(tmp_path: Path) -> Non
         )
 
     await_hang = f"open({str(tmp_path / 'hanging')!r}).read()"
-    report = prove_run(tmp_path, f"{await_hang}\ntell()\n", prepare=prepare)
-    assert report.exit["reason"] == "completed"
-    assert report.summary["system"]["gpus"] == []
-    assert report.summary["system"]["samples"] > 0
+    summary = prove_run(tmp_path, f"{await_hang}\ntell()\n", prepare=prepare)
+    assert end_of(summary)[0] == "completed"
+    assert summary["system"]["gpus"] == []
+    assert summary["system"]["samples"] > 0
 
 
 @pytest.mark.proves("Endings", "a clock that is set back")
@@ -554,62 +540,11 @@ time.time_ns = lambda: now_ns() - 3600 * 10**9 * hours()
     summary = prove_run(
         tmp_path,
         "assert time.time() > time.time() + 1\ntell()\n",
-        prepare=lambda directory: _with_module(directory, "sitecustomize", backwards),
-    ).summary
+        prepare=lambda directory: _with_module(directory, backwards),
+    )
     wall_s = summary["run"]["wall_s"]
     assert 0 < summary["phases"]["training_s"] < wall_s < DEADLINE_S
     assert summary["ledger"]["wall_s"] == pytest.approx(wall_s)
     (epoch,) = summary["epochs"]
     assert 0 < epoch["seconds"] < wall_s
     assert summary["system"]["cpu"]["tree_percent"]["mean"] > 0
-
-
-# -- what nobody else may see ---------------------------------------------------------------------
-
-SECRET = "sw0rdfish"
-CHILDREN = f"""
-import subprocess
-subprocess.run([sys.executable, "-c", "import time; time.sleep(0.3)", "--token", {SECRET!r}])
-torch.save({{}}, {SECRET!r} + ".pt")
-raise ValueError("401 for token " + {SECRET!r})
-"""
-
-
-WORDS = [
-    *("--api-key", SECRET, f"--wandb_token={SECRET}", f"PASSWORD={SECRET}"),
-    *(f"https://me:{SECRET}@host/x", f"postgres://u:{SECRET}@h:5432/d?sslmode=on"),
-    *(f"https://host/x?token={SECRET}&n=1", f"s3://b/k?X-Amz-Signature={SECRET}#part"),
-    *("--url", f"https://host/?a=1&api_key={SECRET}", f"--hub=https://h/?sig={SECRET}"),
-]
-
-
-@pytest.mark.parametrize("is_module", [False, True])
-@pytest.mark.proves("Privacy", "directories 0700 and files 0600, whatever the umask")
-@pytest.mark.proves("Privacy", "no secret of environment, arguments, URLs, children, exceptions")
-def test_nothing_secret_is_written_and_nobody_else_may_look(
-    tmp_path: Path, is_module: bool
-) -> None:
-    worker = "loader = make_loader(2, num_workers=1)\ntrain()"
-    script = write_script(tmp_path, f"{TRAINING}\ntell()\n{worker}\n{CHILDREN}")
-    target = ["-m", "script"] if is_module else [script.name]
-    mask = 0o077 if is_module else 0
-    set_mask = f"import os, sys; os.umask({mask}); os.execv(sys.executable, sys.argv[1:])"
-    command = [sys.executable, "-c", set_mask, *TRAINPROF, "-o", "run"]
-    env = {"HF_TOKEN": SECRET, "WANDB_API_KEY": SECRET, "DATABASE_URL": f"x://u:{SECRET}@h/d"}
-    ended = run(command, *target, *WORDS, cwd=tmp_path, env=env)
-    assert ended.status == 1
-    report = reported(tmp_path / "run")
-    assert report.exit["detail"] == "ValueError"
-    assert report.steps == STEPS + 2
-    paths = [tmp_path / "run", *(tmp_path / "run").rglob("*")]
-    files = [path for path in paths if path.is_file()]
-    assert len([path for path in files if path.suffix == ".events"]) >= 2
-    assert len(files) >= 5
-    for path in files:
-        if path.suffix != ".events":
-            assert SECRET not in path.read_text(), path
-        # A text of a log lies in pieces of 24 bytes, 32 apart.
-        assert SECRET[:8].encode() not in path.read_bytes(), path
-    assert SECRET not in json.dumps(report.summary)
-    for path in paths:
-        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path

@@ -25,7 +25,6 @@ from torch.utils.data import DataLoader, Dataset
 
 fetches, steps = [], []
 
-
 class Slow(Dataset):
     def __len__(self):
         return 30
@@ -36,7 +35,6 @@ class Slow(Dataset):
         fetches.append(time.perf_counter() - started)
         return torch.full((4, 8), index / 30), torch.zeros(4, 1)
 
-
 def train(batches, backward):
     for x, y in batches:
         started = time.perf_counter()
@@ -46,7 +44,6 @@ def train(batches, backward):
         backward(loss)
         optimizer.step()
         steps.append(time.perf_counter() - started)
-
 
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)

@@ -32,7 +32,6 @@ import random, sys, time
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-
 class Stream(IterableDataset):
     def __iter__(self):
         worker = get_worker_info()
@@ -43,19 +42,18 @@ class Stream(IterableDataset):
         for index in range(first, 30, step):
             yield torch.full((4,), rng.random())
 
-
 time.sleep(1.0)
 torch.set_num_threads(1)
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for epoch in range(int(sys.argv[2])):
-    for batch in DataLoader(Stream(), batch_size=int(sys.argv[3]) if sys.argv[3:] else None):
+    for batch in DataLoader(Stream(), batch_size=None):
         optimizer.zero_grad()
         model(batch).sum().backward()
         optimizer.step()
         time.sleep(0.002)
 """)
-SITE = "train.py:23"
+SITE = "train.py:21"
 LIMITS = Limits(steps=None, killed_after_s=120.0)
 
 
@@ -79,17 +77,6 @@ def test_workers_that_repeat_a_stream_are_told_from_those_that_share_it(
     assert summary is not None
     # That it asks is no proof.
     assert summary.loaders[0].shares_samples is True
-
-
-def test_last_batches_of_workers_that_are_not_full_speak_against_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 30 samples three workers make 8 and 2 each: six batches, where there are four."""
-    runner = runner_of(tmp_path, monkeypatch, "shares", "12", "8")
-    trial = Trial("num_workers=3", {"num_workers": 3}, sites=(SITE,))
-    measured = Measurements([runner.run(baseline(), 1, LIMITS), runner.run(trial, 1, LIMITS)])
-    assert [run.passes[SITE].batches for run in measured.runs] == [4, 6]
-    assert len(against(measured, trial)) == 1
 
 
 def test_a_script_that_takes_long_to_begin_gets_its_training(

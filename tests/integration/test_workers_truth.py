@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from support.control_groups import control_group
 from support.machine import attempts
 from support.styles import profile, without_compiler
 
@@ -37,16 +38,13 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, defau
 TRUTH = struct.Struct("6d")
 BATCH = 16
 
-
 def burn(seconds):
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
 
-
 def cpu_clocks():
     return time.thread_time(), time.process_time()
-
 
 class Notes:
     "What this process measured of its fetches, in a file that outlives it."
@@ -61,7 +59,7 @@ class Notes:
             with open(path, "wb") as file:
                 file.truncate(1 << 16)
             with open(path, "r+b") as file:
-                self.told = mmap.mmap(file.fileno(), 0)
+                self.file = mmap.mmap(file.fileno(), 0)
         # The wall clock outermost: asking for the others is where the scheduler steps in.
         self.began = time.perf_counter()
         self.cpu_began = cpu_clocks()
@@ -74,7 +72,7 @@ class Notes:
         wall = time.perf_counter() - self.began
         dataset = self.collated - self.began
         figures = wall, dataset, wall - dataset, thread_cpu, cpu, min(wall, cpu)
-        TRUTH.pack_into(self.told, TRUTH.size * self.fetches, *figures)
+        TRUTH.pack_into(self.file, TRUTH.size * self.fetches, *figures)
         self.fetches += 1
 
     def __getstate__(self):
@@ -82,7 +80,6 @@ class Notes:
 
     def __setstate__(self, name):
         self.__init__(name)
-
 
 class Planted(Dataset):
     "Notes when a batch was begun; what a sample costs is planted by those below."
@@ -105,6 +102,13 @@ class Planted(Dataset):
         time.sleep(0.005)
         burn(0.003)
 
+class Busy(Planted):
+    def cost(self, index):
+        burn(0.004)
+
+class Quick(Planted):
+    def cost(self, index):
+        pass
 
 class Collate:
     def __init__(self, notes):
@@ -123,11 +127,9 @@ class Collate:
     def batch_of(self, samples):
         return default_collate(samples)
 
-
 class Cheap(Collate):
     def cost(self):
         pass
-
 
 class Copied(Collate):
     "In no shared memory, which cannot be opened any more when the worker has died."
@@ -135,64 +137,28 @@ class Copied(Collate):
     def batch_of(self, samples):
         return super().batch_of(samples).numpy()
 
-
 def noted(dataset, collate=Cheap):
     return {"dataset": dataset, "batch_size": BATCH, "collate_fn": collate(dataset.notes)}
-
 
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 said = Counter()
-
 
 def train(batch):
     optimizer.zero_grad()
     model(torch.as_tensor(batch)).sum().backward()
     optimizer.step()
 
-
 def say():
     if __name__ == "__main__":
         print(json.dumps(said))
-
 
 torch.set_num_threads(1)
 """)
 
 
-def truth_of(directory: Path, name: str) -> dict[int, list[dict[str, float]]]:
-    """Returns what the workers of a loader measured: pid to one entry per finished fetch."""
-    fetches = {}
-    for path in directory.glob(f"truth-{name}-*"):
-        rows = (dict(zip(FIGURES, row, strict=True)) for row in TRUTH.iter_unpack(_whole(path)))
-        fetches[int(path.name.rsplit("-", 1)[1])] = [row for row in rows if row["wall"]]
-    return fetches
-
-
-def _whole(path: Path) -> bytes:
-    content = path.read_bytes()
-    return content[: len(content) // TRUTH.size * TRUTH.size]
-
-
-def total(truth: Mapping[int, list[dict[str, float]]], figure: str) -> float:
-    return sum(row[figure] for rows in truth.values() for row in rows)
-
-
-def loader_at(summary: Mapping[str, Any], script: str, line: str) -> dict[str, Any]:
-    """Returns the loader that the line holding a text builds."""
-    number = next(n for n, text in enumerate(script.splitlines(), 1) if line in text)
-    (loader,) = (x for x in summary["loaders"] if x["site"] == f"script.py:{number}")
-    return loader
-
-
 class Run:
-    """A script under trainprof.
-
-    Attributes:
-        summary: Of the run.
-        said: The last line of the script's stdout.
-        directory: Where the script ran.
-    """
+    """A script under trainprof: its summary, the last line of its stdout, and where it ran."""
 
     def __init__(self, directory: Path, script: str, **options: Any) -> None:
         directory.mkdir()
@@ -200,25 +166,36 @@ class Run:
         self.summary, self.said = profile(directory, self.script, **options)
         assert self.summary["faults"] == []
 
-    @property
-    def loader(self) -> dict[str, Any]:
-        (only,) = self.summary["loaders"]
-        return only
+    def loader_at(self, text: str) -> dict[str, Any]:
+        """Returns the loader that the line holding a text builds."""
+        number = next(n for n, line in enumerate(self.script.splitlines(), 1) if text in line)
+        (loader,) = (x for x in self.summary["loaders"] if x["site"] == f"script.py:{number}")
+        return loader
 
-    @property
-    def fetch(self) -> dict[str, Any]:
-        return self.loader["fetch"]
+    def loader(self, name: str = "all") -> dict[str, Any]:
+        return self.loader_at(f'Notes("{name}")')
+
+    def fetch(self, name: str = "all") -> dict[str, Any]:
+        return self.loader(name)["fetch"]
+
+    def workers(self, name: str = "all") -> dict[int, list[dict[str, float]]]:
+        """Returns what the workers of a loader measured: pid to one entry per finished fetch."""
+        fetches = {}
+        for path in self.directory.glob(f"truth-{name}-*"):
+            content = path.read_bytes()
+            whole = content[: len(content) // TRUTH.size * TRUTH.size]
+            rows = (dict(zip(FIGURES, row, strict=True)) for row in TRUTH.iter_unpack(whole))
+            fetches[int(path.name.rsplit("-", 1)[1])] = [row for row in rows if row["wall"]]
+        return fetches
 
     def truth(self, figure: str, name: str = "all") -> float:
-        return total(truth_of(self.directory, name), figure)
+        return sum(row[figure] for rows in self.workers(name).values() for row in rows)
 
 
-def measured(
-    tmp_path: Path,
-    script: str,
-    pairs: Callable[[Run], Mapping[str, tuple[float, float]]],
-    **more: Any,
-) -> Run:
+Pairs = dict[str, tuple[float, float]]
+
+
+def measured(tmp_path: Path, script: str, pairs: Callable[[Run], Pairs], **more: Any) -> Run:
     """Runs the script until each pair of (ours, truth) is within 3 %.
 
     The scheduler may take the processor away between the script's clock and ours.
@@ -228,24 +205,34 @@ def measured(
         missed = {name: pair for name, pair in pairs(run).items() if not is_near(*pair)}
         if not missed:
             return run
-    raise AssertionError(missed, run.loader["fetch"] if len(run.summary["loaders"]) == 1 else None)
+    raise AssertionError(missed)
 
 
-def of_running(run: Run) -> tuple[float, float]:
+def running(run: Run, name: str = "all") -> tuple[float, float]:
     """Returns the seconds that fetches are said to have run, and the truth.
 
     That lies between two figures, of which the nearest is taken. Threads that wait for the
     interpreter wake up all the time, and what they take while the one that fetches is off its core
     is running, or not, by when that was.
     """
-    ours = run.fetch["running_s"]
-    return ours, min(max(ours, run.truth("thread_cpu")), run.truth("running"))
+    ours = run.fetch(name)["running_s"]
+    return ours, min(max(ours, run.truth("thread_cpu", name)), run.truth("running", name))
 
 
-def of_waiting(run: Run, ours: float) -> tuple[float, float]:
-    """Returns the same of what is left of the fetches' time."""
-    wall = run.truth("wall")
-    return ours, min(max(ours, wall - run.truth("running")), wall - run.truth("thread_cpu"))
+def waiting(run: Run, *parts: str, name: str = "all") -> tuple[float, float]:
+    """Returns the same of what is left of the fetches' time; `parts` is what that is."""
+    ours, wall = sum(run.fetch(name)[part] for part in parts), run.truth("wall", name)
+    least, most = wall - run.truth("running", name), wall - run.truth("thread_cpu", name)
+    return ours, min(max(ours, least), most)
+
+
+def cpu(run: Run, name: str = "all") -> tuple[float, float]:
+    return run.fetch(name)["cpu_s"], run.truth("cpu", name)
+
+
+def wall(run: Run, name: str = "all") -> tuple[float, float]:
+    fetch = run.fetch(name)
+    return fetch["wall_s"]["mean"] * fetch["n"], run.truth("wall", name)
 
 
 def is_near(ours: float, truth: float) -> bool:
@@ -259,8 +246,6 @@ def assert_parts_are_whole(fetch: Mapping[str, Any]) -> None:
         wall_s = row["seconds"] if "seconds" in row else row["dataset_s"] + row["collate_s"]
         assert sum(row[name] or 0.0 for name in names) == pytest.approx(wall_s)
 
-
-# Every start method
 
 WORKERS = """
 class Frail(Planted):
@@ -281,32 +266,31 @@ if __name__ == "__main__":
 """
 
 
+def cause(text: str) -> pytest.MarkDecorator:
+    return pytest.mark.proves("Inside workers", text)
+
+
 @pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param(m, marks=pytest.mark.proves("Inside workers", f"fetches, started by {m}"))
-        for m in WORKERS_OF
-    ],
+    "method", [pytest.param(m, marks=cause(f"fetches, started by {m}")) for m in WORKERS_OF]
 )
 def test_what_workers_fetched_by_every_start_method(method: str, tmp_path: Path) -> None:
-    def pairs(run: Run) -> dict[str, tuple[float, float]]:
-        compared = {}
-        for name in ("planted", "frail"):
-            fetch = loader_at(run.summary, run.script, f"{name} = DataLoader")["fetch"]
-            compared |= {
-                f"{name} wall": (fetch["wall_s"]["mean"] * fetch["n"], run.truth("wall", name)),
-                f"{name} dataset": (fetch["dataset_s"], run.truth("dataset", name)),
-                f"{name} collate": (fetch["collate_s"], run.truth("collate", name)),
-                f"{name} CPU": (fetch["cpu_s"], run.truth("cpu", name)),
-            }
-        return compared
+    def pairs(run: Run) -> Pairs:
+        return {
+            pair: value
+            for name in ("planted", "frail")
+            for pair, value in {
+                f"{name} wall": wall(run, name),
+                f"{name} dataset": (run.fetch(name)["dataset_s"], run.truth("dataset", name)),
+                f"{name} collate": (run.fetch(name)["collate_s"], run.truth("collate", name)),
+                f"{name} CPU": cpu(run, name),
+            }.items()
+        }
 
     script = WORKERS.format(method=method, workers=WORKERS_OF[method])
     run = measured(tmp_path, script, pairs)
     assert run.said["killed"]
     for name in ("planted", "frail"):
-        loader = loader_at(run.summary, run.script, f"{name} = DataLoader")
-        truth = truth_of(run.directory, name)
+        loader, truth = run.loader(name), run.workers(name)
         ours = {row["pid"]: row["n"] for row in loader["fetch"]["per_worker"]}
         # A fetch that ended in the moment in which torch ended the others is in both or in one.
         assert ours.keys() == {pid for pid, rows in truth.items() if rows}
@@ -322,117 +306,81 @@ def test_what_workers_fetched_by_every_start_method(method: str, tmp_path: Path)
             assert {pid: ours[pid] for pid in dead} == {pid: len(truth[pid]) for pid in dead}
 
 
-# Each cause in its own column
+# Each cause in its own column. The fetch's own thread only waits for those that decode.
+CAUSES = """
+import zlib
+from multiprocessing.pool import ThreadPool
 
-FETCHING = """
-loader = DataLoader(**noted({dataset}(Notes("all"), {batches})), num_workers=1)
-for batch in loader:
-    train(batch)
-"""
-
-SLEEP = """
 class Asleep(Planted):
     def cost(self, index):
         time.sleep(0.004)
-"""
-
-BURN = """
-class Busy(Planted):
-    def cost(self, index):
-        burn(0.004)
-"""
-
-# The fetch's own thread only waits for those that decode.
-DECODE = """
-import zlib
-from multiprocessing.pool import ThreadPool
 
 class Decoded(Planted):
     pool, pieces = None, [os.urandom(1 << 19)] * 2
     def cost(self, index):
         self.pool = self.pool or ThreadPool(2)
         self.pool.map(zlib.compress, self.pieces)
-"""
 
-# On one core.
-CROWD = """
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-
-class Busy(Planted):
-    def cost(self, index):
-        burn(0.004)
-
-loader = DataLoader(**noted(Busy(Notes("all"), 12)), num_workers=3)
-for batch in loader:
+for batch in DataLoader(**noted(Asleep(Notes("asleep"), 5)), num_workers=1):
+    train(batch)
+for batch in DataLoader(**noted(Busy(Notes("busy"), 5)), num_workers=1):
+    train(batch)
+for batch in DataLoader(**noted(Decoded(Notes("decoded"), 4)), num_workers=1):
     train(batch)
 """
 
 
-def cause(text: str) -> pytest.MarkDecorator:
-    return pytest.mark.proves("Inside workers", text)
-
-
 @cause("a sleep is asleep")
-def test_a_sleep_is_asleep(tmp_path: Path) -> None:
-    def pairs(run: Run) -> dict[str, tuple[float, float]]:
-        return {"asleep": of_waiting(run, run.fetch["asleep_s"] + run.fetch["runnable_s"])}
-
-    run = measured(tmp_path, SLEEP + FETCHING.format(dataset="Asleep", batches=5), pairs)
-    assert run.fetch["asleep_s"] > 0.5 * run.truth("wall")
-    assert run.fetch["runnable_s"] < run.fetch["asleep_s"]
-    assert run.fetch["throttled_s"] == 0
-    assert_parts_are_whole(run.fetch)
-
-
 @cause("a CPU burn is running")
-def test_a_burn_is_running(tmp_path: Path) -> None:
-    def pairs(run: Run) -> dict[str, tuple[float, float]]:
-        return {"running": of_running(run), "CPU": (run.fetch["cpu_s"], run.truth("cpu"))}
-
-    run = measured(tmp_path, BURN + FETCHING.format(dataset="Busy", batches=5), pairs)
-    fetch = run.fetch
-    assert fetch["asleep_s"] < WITHIN * (fetch["running_s"] + fetch["runnable_s"])
-    assert_parts_are_whole(fetch)
-
-
 @cause("decoding by several threads is running")
-def test_threads_that_decode_are_running(tmp_path: Path) -> None:
-    def pairs(run: Run) -> dict[str, tuple[float, float]]:
-        return {"CPU": (run.fetch["cpu_s"], run.truth("cpu"))}
+def test_each_cause_is_in_its_own_column(tmp_path: Path) -> None:
+    def pairs(run: Run) -> Pairs:
+        return {
+            "asleep": waiting(run, "asleep_s", "runnable_s", name="asleep"),
+            "busy": running(run, "busy"),
+            "busy CPU": cpu(run, "busy"),
+            "decoded CPU": cpu(run, "decoded"),
+        }
 
-    run = measured(tmp_path, DECODE + FETCHING.format(dataset="Decoded", batches=4), pairs)
-    fetch, worked_s = run.fetch, run.truth("running")
-    assert run.truth("thread_cpu") < 0.2 * worked_s
+    run = measured(tmp_path, CAUSES, pairs)
+    asleep, busy, decoded = map(run.fetch, ("asleep", "busy", "decoded"))
+    for fetch in (asleep, busy, decoded):
+        assert_parts_are_whole(fetch)
+    assert asleep["asleep_s"] > 0.5 * run.truth("wall", "asleep")
+    assert asleep["runnable_s"] < asleep["asleep_s"]
+    assert asleep["throttled_s"] == 0
+    assert busy["asleep_s"] < WITHIN * (busy["running_s"] + busy["runnable_s"])
+    worked_s = run.truth("running", "decoded")
+    assert run.truth("thread_cpu", "decoded") < 0.2 * worked_s
     # What the thread itself waited for a core is no running.
-    assert worked_s - fetch["runnable_s"] <= fetch["running_s"] * (1 + WITHIN)
-    assert fetch["running_s"] <= worked_s * (1 + WITHIN)
-    if run.truth("cpu") > run.truth("wall"):
-        assert fetch["cpu_s"] > fetch["running_s"]
-    assert_parts_are_whole(fetch)
+    assert worked_s - decoded["runnable_s"] <= decoded["running_s"] * (1 + WITHIN)
+    assert decoded["running_s"] <= worked_s * (1 + WITHIN)
+    if run.truth("cpu", "decoded") > run.truth("wall", "decoded"):
+        assert decoded["cpu_s"] > decoded["running_s"]
+
+
+CROWD = """
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+for batch in DataLoader(**noted(Busy(Notes("all"), 12)), num_workers=3):
+    train(batch)
+"""
 
 
 @cause("more busy workers than cores are runnable")
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs CPU affinity")
 def test_busy_workers_on_one_core_are_runnable(tmp_path: Path) -> None:
-    def pairs(run: Run) -> dict[str, tuple[float, float]]:
-        return {
-            "runnable": of_waiting(run, run.fetch["runnable_s"]),
-            "running": of_running(run),
-        }
+    def pairs(run: Run) -> Pairs:
+        return {"runnable": waiting(run, "runnable_s"), "running": running(run)}
 
     run = measured(tmp_path, CROWD, pairs)
-    assert run.fetch["runnable_s"] > 0.4 * run.truth("wall")
-    assert run.fetch["asleep_s"] < WITHIN * run.truth("wall")
-    assert_parts_are_whole(run.fetch)
+    assert run.fetch()["runnable_s"] > 0.4 * run.truth("wall")
+    assert run.fetch()["asleep_s"] < WITHIN * run.truth("wall")
+    assert_parts_are_whole(run.fetch())
 
 
 # A quota
 
 THROTTLED = """
-class Busy(Planted):
-    def cost(self, index):
-        burn(0.004)
-
 def set_quota(share):
     with open(os.environ["QUOTA_FILE"], "w") as file:
         file.write(os.environ["QUOTA"] if share else os.environ["NO_QUOTA"])
@@ -447,60 +395,35 @@ set_quota(False)
 """
 
 PERIOD_US: Final = 100_000
-
-
-class CpuGroup:
-    """A control group with a quota of 4 cores: none that could be felt, but one that we know of."""
-
-    def __init__(self) -> None:
-        first = Path("/sys/fs/cgroup/cpu")
-        self.is_first = first.is_dir()
-        root = first if self.is_first else Path("/sys/fs/cgroup")
-        self.path = root / f"trainprof-test-{os.getpid()}"
-        self.path.mkdir()
-        try:
-            self.file.write_text(self.quota(4.0))
-        except OSError:
-            self.path.rmdir()
-            raise
-
-    @property
-    def file(self) -> Path:
-        return self.path / ("cpu.cfs_quota_us" if self.is_first else "cpu.max")
-
-    def quota(self, cores: float) -> str:
-        quota = str(round(cores * PERIOD_US))
-        return quota if self.is_first else f"{quota} {PERIOD_US}"
+NO_QUOTA: Final = round(
+    4.0 * PERIOD_US
+)  # of 4 cores: none that could be felt, but one that is known
 
 
 @pytest.fixture
-def cpu_group() -> Iterator[CpuGroup]:
-    try:
-        group = CpuGroup()
-    except OSError as error:
-        pytest.skip(f"no control group can be made here: {error.strerror}")
-    yield group
-    group.path.rmdir()
+def cpu_quota() -> Iterator[Path]:
+    """The file of a control group's quota."""
+    files = ("cpu.cfs_quota_us", f"{NO_QUOTA}"), ("cpu.max", f"{NO_QUOTA} {PERIOD_US}")
+    with control_group("cpu", *files) as file:
+        yield file
 
 
 @cause("a CPU quota is throttled")
-def test_a_quota_is_throttled(tmp_path: Path, cpu_group: CpuGroup) -> None:
-    def pairs(run: Run) -> dict[str, tuple[float, float]]:
-        return {"waited": of_waiting(run, run.fetch["throttled_s"] + run.fetch["runnable_s"])}
+def test_a_quota_is_throttled(tmp_path: Path, cpu_quota: Path) -> None:
+    period = f" {PERIOD_US}" if cpu_quota.name == "cpu.max" else ""
+    env = {
+        "QUOTA_FILE": str(cpu_quota),
+        "QUOTA": f"{round(0.2 * PERIOD_US)}{period}",
+        "NO_QUOTA": f"{NO_QUOTA}{period}",
+    }
+    enter = cpu_quota.parent / "cgroup.procs"
 
-    run = measured(
-        tmp_path,
-        THROTTLED,
-        pairs,
-        env={
-            "QUOTA_FILE": str(cpu_group.file),
-            "QUOTA": cpu_group.quota(0.2),
-            "NO_QUOTA": cpu_group.quota(4.0),
-        },
-        enter=cpu_group.path / "cgroup.procs",
-    )
-    assert run.fetch["throttled_s"] > 0.3 * run.truth("wall")
-    assert_parts_are_whole(run.fetch)
+    def pairs(run: Run) -> Pairs:
+        return {"waited": waiting(run, "throttled_s", "runnable_s")}
+
+    run = measured(tmp_path, THROTTLED, pairs, env=env, enter=enter)
+    assert run.fetch()["throttled_s"] > 0.3 * run.truth("wall")
+    assert_parts_are_whole(run.fetch())
 
 
 # Reading
@@ -543,19 +466,16 @@ def _reads_directly(directory: Path) -> bool:
 def test_what_is_read_from_disk(tmp_path: Path) -> None:
     if not _reads_directly(tmp_path):
         pytest.skip("files here are not on a disk")
+    loaders = ("here", "worker")
 
-    def fetch(run: Run, where: str) -> dict[str, Any]:
-        return loader_at(run.summary, run.script, f'Notes("{where}")')["fetch"]
-
-    def pairs(run: Run) -> dict[str, tuple[float, float]]:
-        planted = run.said["planted"]
-        return {where: (fetch(run, where)["read_bytes"], planted) for where in ("here", "worker")}
+    def pairs(run: Run) -> Pairs:
+        return {name: (run.fetch(name)["read_bytes"], run.said["planted"]) for name in loaders}
 
     run = measured(tmp_path, READ, pairs)
-    for where in ("here", "worker"):
-        reading_s = fetch(run, where)["reading_s"]
-        assert reading_s is None or 0 < reading_s < run.truth("wall", where)
-        assert_parts_are_whole(fetch(run, where))
+    for name in loaders:
+        reading_s = run.fetch(name)["reading_s"]
+        assert reading_s is None or 0 < reading_s < run.truth("wall", name)
+        assert_parts_are_whole(run.fetch(name))
 
 
 LARGE_READS = """
@@ -600,7 +520,7 @@ def test_what_waits_for_a_disk(tmp_path: Path, workers: int) -> None:
         pytest.skip("the kernel keeps account")
     for attempt in attempts():
         run = Run(tmp_path / str(attempt), LARGE_READS.replace("{workers}", str(workers)))
-        fetch = loader_at(run.summary, run.script, 'Notes("read")')["fetch"]
+        fetch = run.fetch("read")
         notes = [path.read_text().split() for path in run.directory.glob("waited-*.txt")]
         truth = sum(float(waited) for lines in notes for waited in lines)
         assert_parts_are_whole(fetch)
@@ -609,72 +529,28 @@ def test_what_waits_for_a_disk(tmp_path: Path, workers: int) -> None:
     raise AssertionError((fetch["reading_s"], truth))
 
 
-# Controls
-
-# What the loop waits for its batches but the first, by its own clock.
-TIMED_LOOP = """
-def timed_next(batches):
-    iterator = iter(batches)
-    yield next(iterator)
-    while True:
-        began = time.perf_counter()
-        batch = next(iterator, None)
-        if batch is None:
-            return
-        said["waited"] += time.perf_counter() - began
-        yield batch
-"""
-
-FAST = (
-    TIMED_LOOP
-    + """
-class Quick(Planted):
-    def cost(self, index):
-        pass
-
-for batch in timed_next(DataLoader(**noted(Quick(Notes("all"), 40)), num_workers=1)):
-    train(batch)
-    time.sleep(0.05)
-    said["computed"] += 0.05
-"""
-)
-
-
-@cause("workers that are fast enough")
-def test_workers_that_are_fast_enough_have_the_batch_ready(tmp_path: Path) -> None:
-    def pairs(run: Run) -> dict[str, tuple[float, float]]:
-        return {"ready": (run.loader["ready_share"], 1.0)}
-
-    run = measured(tmp_path, FAST, pairs)
-    assert run.loader["blocked_s"] < WITHIN * run.said["computed"]
-    (worker,) = run.fetch["per_worker"]
-    assert worker["busy_share"] < 0.2
-
-
 # The worker has made its next batch, and its other thread pickled it, while the loop computes.
-LARGE = (
-    TIMED_LOOP
-    + """
-class Quick(Planted):
-    def cost(self, index):
-        pass
-
+LARGE = """
 class Many(Cheap):
     parts = {str(number): str(-number) for number in range(60_000)}
     def __call__(self, samples):
         return super().__call__(samples), self.parts
 
-for batch, parts in timed_next(DataLoader(**noted(Quick(Notes("all"), 12), Many), num_workers=1)):
+batches = iter(DataLoader(**noted(Quick(Notes("all"), 12), Many), num_workers=1))
+batch, parts = next(batches)
+for _ in range(11):
     train(batch)
     time.sleep(0.2)
+    began = time.perf_counter()
+    batch, parts = next(batches)
+    said["waited"] += time.perf_counter() - began
 """
-)
 
 
 @cause("a batch that is ready but slow to unpickle")
 def test_a_batch_that_is_slow_to_unpickle_is_received_not_waited_for(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", LARGE)
-    loader = run.loader
+    loader = run.loader()
     received_s = run.said["waited"] - loader["blocked_s"]
     assert loader["blocked_s"] < 0.2 * loader["receive_s"]
     assert loader["ready_share"] > 0.8
@@ -691,52 +567,21 @@ class OneSlow(Planted):
         with open(f"samples-{self.notes.name}.txt", "a") as file:
             print(index, time.perf_counter() - began, file=file)
 
-class Stream(IterableDataset):
-    def __init__(self, dataset):
-        self.dataset = dataset
-    def __iter__(self):
-        return (self.dataset[index] for index in range(160))
-
-class Lists(OneSlow):
-    def __getitems__(self, indices):
-        assert type(indices) is list
-        return [self[index] for index in indices]
-
-class MadeUp(OneSlow):
-    def __getattr__(self, name):
-        if name != "__getitems__":
-            raise AttributeError(name)
-        def take(indices):
-            assert type(indices) is list
-            return [self[index] for index in indices]
-        return take
-
-def made(name, kind=OneSlow):
-    return kind(Notes(name), 10)
-
-def collate(samples):
-    return default_collate(samples)
-
-backwards, forwards = list(reversed(range(160))), list(range(160))
+for batch in DataLoader(**noted(OneSlow(Notes("workers"), 10)), num_workers=2):
+    train(batch)
+for batch in DataLoader(**noted(OneSlow(Notes("no workers"), 10))):
+    train(batch)
+backwards = list(reversed(range(160)))
+subset = Subset(OneSlow(Notes("a subset"), 10), backwards)
+for batch in DataLoader(subset, BATCH, collate_fn=lambda samples: default_collate(samples)):
+    train(batch)
 """
 
-SLOW_SAMPLES = {
-    "workers": "DataLoader(**noted(made({name})), num_workers=2)",
-    "no workers": "DataLoader(**noted(made({name})))",
-    "a subset": "DataLoader(Subset(made({name}), backwards), BATCH, collate_fn=collate)",
-    "a subset of a subset": (
-        "DataLoader(Subset(Subset(made({name}), forwards), forwards), BATCH, collate_fn=collate)"
-    ),
-    "an iterable dataset": "DataLoader(Stream(made({name})), BATCH)",
-    "a dataset that takes the list": "DataLoader(**noted(made({name}, Lists)))",
-    "a dataset that makes up attributes": "DataLoader(**noted(made({name}, MadeUp)))",
-}
-
-# What index each slow sample has in the dataset that the loader knows; {} where it is not known.
+# What index each slow sample has in the dataset that the loader knows.
+ITS_OWN = {index: index for index in (7, 57, 107, 157)}
 SLOW_INDEX: Mapping[str, Mapping[int, int]] = {
-    **{name: {} for name in SLOW_SAMPLES},
-    "workers": {7: 7, 57: 57, 107: 107, 157: 157},
-    "no workers": {7: 7, 57: 57, 107: 107, 157: 157},
+    "workers": ITS_OWN,
+    "no workers": ITS_OWN,
     "a subset": {152: 7, 102: 57, 52: 107, 2: 157},
 }
 
@@ -745,151 +590,18 @@ SLOW_INDEX: Mapping[str, Mapping[int, int]] = {
 @cause("slow samples: no workers")
 @cause("slow samples: a subset")
 def test_slow_samples_are_named_by_their_indices(tmp_path: Path) -> None:
-    script = SLOW_SAMPLE
-    for style, loader in SLOW_SAMPLES.items():
-        line = loader.format(name=repr(style))
-        script += f"for batch in {line}:\n    train(batch)\n"
-
-    def slow_samples(run: Run, style: str) -> list[dict[str, Any]]:
-        # Of several loaders, and the first line in the script with this text is that of the loader.
-        return loader_at(run.summary, run.script, repr(style))["fetch"]["slow_samples"]
-
-    def pairs(run: Run) -> dict[str, tuple[float, float]]:
+    def pairs(run: Run) -> Pairs:
         compared = {}
-        for style, expected in SLOW_INDEX.items():
-            seen = slow_samples(run, style)[: len(expected)]
+        for name, expected in SLOW_INDEX.items():
+            built = "DataLoader(subset" if name == "a subset" else f'Notes("{name}")'
+            seen = run.loader_at(built)["fetch"]["slow_samples"][: len(expected)]
             # Another one may have been held up for longer than a slow one takes.
             ours = dict.fromkeys(expected, 0.0) | {x["index"]: x["seconds"] for x in seen}
-            lines = (run.directory / f"samples-{style}.txt").read_text().splitlines()
+            lines = (run.directory / f"samples-{name}.txt").read_text().splitlines()
             truth = {int(index): float(seconds) for index, seconds in map(str.split, lines)}
             compared |= {
-                f"{style} {mine}": (ours[mine], truth[its]) for mine, its in expected.items()
+                f"{name} {mine}": (ours[mine], truth[its]) for mine, its in expected.items()
             }
         return compared
 
-    run = measured(tmp_path, script, pairs)
-    for style, expected in SLOW_INDEX.items():
-        if not expected:
-            assert slow_samples(run, style) == [], style
-
-
-# Workers that die
-
-DEATHS = {
-    "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", {"signal": 9, "status": None}),
-    "SIGTERM": ("os.kill(os.getpid(), signal.SIGTERM)", {"signal": 15, "status": None}),
-    "sys.exit": ("sys.exit(3)", {"signal": None, "status": 3}),
-    "sys.exit(0)": ("sys.exit(0)", {"signal": None, "status": 0}),
-    "os._exit": ("os._exit(0)", {"signal": None, "status": 0}),
-    "an exception": ("raise ValueError(index)", None),
-}
-
-DEADLY = """
-class Deadly(Planted):
-    def cost(self, index):
-        super().cost(index)
-        if index == 3 * BATCH:
-            self.die(index)
-"""
-
-# Torch looks whether workers with status 0 are there after five seconds, or the loader's timeout.
-ONE_DEATH = """
-class Dies(Deadly):
-    def die(self, index):
-        {action}
-
-try:
-    for batch in DataLoader(**noted(Dies(Notes({name}), 5), Copied), num_workers=2{more}):
-        train(batch)
-except (RuntimeError, ValueError) as error:
-    said[{name}] = type(error).__name__
-"""
-IN_PEACE = ("sys.exit(0)", "os._exit")
-
-# Worker 0 has no sample left, and has gone in peace, when worker 1 fails.
-UNEVEN = """
-class Stream(IterableDataset):
-    def __iter__(self):
-        if torch.utils.data.get_worker_info().id:
-            for index in range(4 * BATCH):
-                time.sleep(0.002)
-                yield torch.full((8,), float(index))
-            raise ValueError("no more")
-
-try:
-    for batch in DataLoader(Stream(), BATCH, num_workers=2):
-        train(batch)
-except ValueError as error:
-    said["uneven"] = type(error).__name__
-"""
-
-# The loop is computing; torch's handler of SIGCHLD raises there.
-KILLED_MEANWHILE = """
-loader = DataLoader(**noted(Planted(Notes("meanwhile"), 4)), num_workers=2)
-batches = iter(loader)
-train(next(batches))
-try:
-    os.kill(batches._workers[1].pid, signal.SIGKILL)
-    while True:
-        burn(0.001)
-except RuntimeError as error:
-    said["killed"] = "is killed by signal" in str(error)
-"""
-
-
-def test_workers_that_die_are_told_and_those_with_nothing_left_to_do_are_not(
-    tmp_path: Path,
-) -> None:
-    script = DEADLY
-    for death, (action, _) in DEATHS.items():
-        more = ", timeout=2" if death in IN_PEACE else ""
-        script += ONE_DEATH.format(action=action, name=repr(death), more=more)
-    run = Run(tmp_path / "run", script + UNEVEN + KILLED_MEANWHILE)
-
-    def lost_at(line: str) -> list[tuple[Any, ...]]:
-        lost = loader_at(run.summary, run.script, line)["lost_workers"]
-        return [(worker["worker"], worker["signal"], worker["status"]) for worker in lost]
-
-    assert run.said["uneven"] == "ValueError"
-    assert lost_at("DataLoader(Stream()") == []
-    assert run.said["killed"]
-    assert lost_at('Notes("meanwhile")') == [(1, 9, None)]
-    for death, (_, end) in DEATHS.items():
-        loader = loader_at(run.summary, run.script, f"Dies(Notes({death!r})")
-        assert run.said[death] == ("ValueError" if end is None else "RuntimeError"), death
-        truth = truth_of(run.directory, death)
-        assert {row["pid"] for row in loader["fetch"]["per_worker"]} == truth.keys(), death
-        assert_parts_are_whole(loader["fetch"])
-        lost = [] if end is None else [(1, end["signal"], end["status"])]
-        assert lost_at(f"Dies(Notes({death!r})") == lost, death
-
-
-STATEFUL = """
-from torchdata.stateful_dataloader import StatefulDataLoader
-
-def passed_over(loader, batches):
-    for number, batch in enumerate(loader, 1):
-        train(batch)
-        if number == batches:
-            return
-
-torch.manual_seed(0)
-loader = StatefulDataLoader(**noted(Planted(Notes("all"), 6), Collate), num_workers=2)
-passed_over(loader, 3)
-loader.load_state_dict(loader.state_dict())
-passed_over(loader, 3)
-"""
-
-
-@pytest.mark.frameworks("torchdata")
-@pytest.mark.proves("Inside workers", "torchdata's StatefulDataLoader, resumed in mid-epoch")
-def test_what_workers_of_a_stateful_loader_fetched(tmp_path: Path) -> None:
-    def pairs(run: Run) -> dict[str, tuple[float, float]]:
-        return {
-            "wall": (run.fetch["wall_s"]["mean"] * run.fetch["n"], run.truth("wall")),
-            "CPU": (run.fetch["cpu_s"], run.truth("cpu")),
-        }
-
-    run = measured(tmp_path, STATEFUL, pairs)
-    assert run.loader["blocked_s"] is not None
-    assert run.loader["lost_workers"] == []
+    measured(tmp_path, SLOW_SAMPLE, pairs)

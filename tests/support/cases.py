@@ -54,10 +54,8 @@ class Planted:
     ) -> None:
         """
         Args:
-            workers, fetch_s, compute_s, passes, cores, is_persistent: Of the loader.
             running, reading: Of a fetch, on a core and waiting for a disk; it sleeps for the rest.
             start_s: Until workers are up, in each pass.
-            role: What the loader is for.
             slow_every: Of so many batches one takes twenty times as long.
             bursts: Of so many batches, so many in a row take so many times as long.
             cold_passes: After so many a batch takes a hundredth.
@@ -115,9 +113,13 @@ class Planted:
             evaluation_s=float(self.step_s.sum()) if role == "evaluation" else 0.0,
         )
         if slow_every is not None:
-            self._with_slow_samples(fetch_s, slow_every)
+            count = STEPS // slow_every
+            slow = [summaries.slow_sample(index, 19 * fetch_s) for index in range(count)]
+            self.having(fetch={"typical_sample_s": fetch_s / 32, "slow_samples": slow})
         if collate is not None:
-            self._with_collate(collate)
+            made_s = float(fetches.sum())
+            parts = {"dataset_s": (1 - collate) * made_s, "collate_s": collate * made_s}
+            self.having(fetch=parts, collate_site="data.py:30")
 
     def having(
         self,
@@ -133,20 +135,6 @@ class Planted:
         self.loader = replace(self.loader, **loader)
         self.inputs = replace(self.inputs, **(inputs or {}))
         return self
-
-    def _with_collate(self, share: float) -> None:
-        assert self.loader.fetch is not None
-        made_s = float(self.inputs.fetch_s.sum())
-        parts = {"dataset_s": (1 - share) * made_s, "collate_s": share * made_s}
-        fetch = replace(self.loader.fetch, **parts)
-        self.loader = replace(self.loader, fetch=fetch, collate_site="data.py:30")
-
-    def _with_slow_samples(self, fetch_s: float, slow_every: int) -> None:
-        assert self.loader.fetch is not None
-        typical_s = fetch_s / 32
-        slow = [summaries.slow_sample(index, 19 * fetch_s) for index in range(STEPS // slow_every)]
-        fetch = replace(self.loader.fetch, typical_sample_s=typical_s, slow_samples=slow)
-        self.loader = replace(self.loader, fetch=fetch)
 
 
 def case_of(
@@ -164,15 +152,11 @@ def case_of(
     """Returns a run of these loaders.
 
     Args:
-        planted: That training or evaluation consumes.
         parts: Seconds of training by ledger key, beside the loaders and computing.
-        steady_steps: How many.
         drift: By how much the second half's steps are slower.
         halves: Shares of the steps of either half by ledger key, where a test asks for them.
         settings: Thresholds that the user has set.
-        torch: How it was set.
         backwards: Runs of the autograd engine.
-        notes: That probes wrote.
         changes: Of the summary.
     """
     training = dict.fromkeys(LEDGER_KEYS, 0.0) | (parts or {})

@@ -88,10 +88,7 @@ class DeviceRun:
     """A training on one device.
 
     Attributes:
-        run: The recording.
-        stream: The device.
         host: What the training thread was doing, by cause of the device's idleness.
-        optimizer: The number of the one that updates.
         ahead: The most work before the device, ns; then launching blocks. None: any.
     """
 
@@ -102,9 +99,8 @@ class DeviceRun:
         self.loader, self.validation = self.run.loader(41), self.run.loader(42)
         self.optimizer = self.run.optimizer()
         self.run.text(Topic.ENVIRONMENT, {"device": "cuda:0"})
-        self._copy_site, self._sync_site = self.run.site(50), self.run.site(60)
-        self._save_site = self.run.site(70)
-        self._sites: dict[int, int] = {}
+        # The lines of a copy, a sync and a save, unless another is named.
+        self._sites = {line: self.run.site(line) for line in (50, 60, 70)}
         self.begins = self.ends = 0
         self.ahead: int | None = None
 
@@ -145,7 +141,7 @@ class DeviceRun:
         blocks: bool = False,
         to_host: bool = False,
         beside: bool = False,
-        line: int | None = None,
+        line: int = 50,
     ) -> None:
         """Copies 12 MB; `beside`: on a stream of its own, at once; `line`: of another one."""
         start = self.run.now
@@ -165,7 +161,7 @@ class DeviceRun:
                 self.stream.mark()
         flags = TransferFlag.D2H if to_host else TransferFlag.H2D
         flags |= 0 if blocks else TransferFlag.NON_BLOCKING
-        site = self._copy_site if line is None else self._site(line)
+        site = self._site(line)
         self.run.record(Kind.TRANSFER, start, end, site=site, value=12_000_000, flags=flags)
 
     def phase(
@@ -200,7 +196,7 @@ class DeviceRun:
         self,
         value: int = 10 * US,
         *,
-        line: int | None = None,
+        line: int = 60,
         in_chain: bool = False,
         flags: int = 0,
     ) -> None:
@@ -216,9 +212,8 @@ class DeviceRun:
             self.run.passes_time(value)
             end = self.run.now
             self.stream.look()
-        site = self._sync_site if line is None else self._site(line)
         flags |= SyncFlag.ITEM | (SyncFlag.IN_CHAIN if in_chain else 0)
-        self.run.record(Kind.SYNC, start, end, site=site, flags=flags)
+        self.run.record(Kind.SYNC, start, end, site=self._site(line), flags=flags)
 
     def python(self, ns: int) -> None:
         with self.doing("host_s"):
@@ -226,7 +221,7 @@ class DeviceRun:
 
     def save(self, ns: int) -> None:
         with self.doing("checkpoint_s"):
-            self.run.leaf(Kind.CHECKPOINT_SAVE, ns, site=self._save_site)
+            self.run.leaf(Kind.CHECKPOINT_SAVE, ns, site=self._site(70))
 
     def evaluate(
         self,
@@ -235,7 +230,7 @@ class DeviceRun:
         wait: int,
         work: int,
         value: int = 10 * US,
-        line: int | None = None,
+        line: int = 60,
     ) -> None:
         """Asks for a value after each batch, on `line`."""
         start = self.run.now

@@ -1,13 +1,12 @@
 """Changes files in many ways: `python file_writers.py PLACE ...` in each of the places.
 
-Each place holds `kept.txt`, `removed.txt`, `renamed.txt`, `link` (to kept.txt), `tree/leaf.txt`, a
-git repository `repository` with a branch `other`, and `base.sqlite`. Prints a line for each way:
+Each place holds `kept.txt`, `removed.txt`, `renamed.txt`, `link` (to kept.txt), `tree/leaf.txt` and
+`base.sqlite`. Prints a line for each way:
 `done WAY`, `failed WAY: error` or `absent WAY` where a package or program is missing.
 """
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import ctypes
@@ -60,14 +59,6 @@ def _daemon(place: Path) -> None:
     subprocess.run(["sh", "-c", command], check=True)
 
 
-def _git(place: Path) -> None:
-    git = ["git", "-C", str(place / "repository")]
-    subprocess.run([*git, "branch", "-D", "other"], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run([*git, "config", "user.name", "by a trial"], check=True)
-    output = f"--output={place / 'kept.txt'}"
-    subprocess.run([*git, "diff", "--no-index", output, "a.txt", "b.txt"], check=False)
-
-
 def _threads(place: Path) -> None:
     run = functools.partial(subprocess.run, check=True)
     command = ["sh", "-c", f"echo by a thread >> '{place}/kept.txt'"]
@@ -79,14 +70,6 @@ def _threads(place: Path) -> None:
     with ProcessPoolExecutor(1) as pool:
         pool.submit(_write, str(place / "kept.txt")).result()
     atexit.register(os.system, command[2])
-
-
-def _asyncio(place: Path) -> None:
-    async def main() -> None:
-        shell = await asyncio.create_subprocess_shell(f"echo async >> '{place}/kept.txt'")
-        await shell.wait()
-
-    asyncio.run(main())
 
 
 def _c_library(place: Path) -> None:
@@ -125,9 +108,7 @@ WAYS: dict[str, Callable[[Path], None]] = {
     "isolated child": functools.partial(_child, environment=None, options=("-I", "-S")),
     "shell": _shell,
     "daemon": _daemon,
-    "git": _git,
     "threads": _threads,
-    "asyncio": _asyncio,
     "C library": _c_library,
     "sqlite": _sqlite,
     "descriptors": _descriptors,
@@ -159,14 +140,6 @@ def make_place(place: Path) -> None:
     (place / "tree" / "leaf.txt").write_text("before")
     with contextlib.closing(sqlite3.connect(place / "base.sqlite")) as base:
         base.execute("CREATE TABLE numbers (x)")
-    repository = place / "repository"
-    git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-C", str(repository)]
-    subprocess.run(["git", "init", "-q", str(repository)], check=True)
-    for name in ("a", "b"):
-        (repository / f"{name}.txt").write_text(name)
-    subprocess.run([*git, "add", "."], check=True)
-    subprocess.run([*git, "commit", "-q", "-m", "before"], check=True)
-    subprocess.run([*git, "branch", "other"], check=True)
 
 
 if __name__ == "__main__":

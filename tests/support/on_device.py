@@ -26,22 +26,18 @@ device = os.environ.get("TEST_DEVICE", "cuda")
 module = getattr(torch, device)
 torch.manual_seed(0)
 
-
 def wait():
     torch.accelerator.synchronize()
-
 
 def perceptron(width):
     layers = (nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
     return nn.Sequential(*layers).to(device)
-
 
 def batches(steps, width, rows=32, sleep_s=0.0):
     x, y = torch.randn(rows, width), torch.randn(rows, 1)
     for _ in range(steps):
         time.sleep(sleep_s)
         yield x.to(device), y.to(device)
-
 
 def descend(model, optimizer, x, y):
     loss = nn.functional.mse_loss(model(x), y)

@@ -42,7 +42,7 @@ class Project:
         cwd: Where the command is typed, relative to the project; -o is relative to it too.
         command: What runs `words` in place of python; {} where `words` are the command.
         ours: The command under trainprof, where it is not `trainprof run` before all of it.
-        steps, iterations, epochs: What the summary must say.
+        steps: What the summary must say.
     """
 
     words: Sequence[str]
@@ -53,10 +53,6 @@ class Project:
     stdin: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     steps: int = 12
-    iterations: int = 12
-    epochs: int = 2
-    key: str = "forward"
-    roles: tuple[str, ...] = ("training",)
 
     def write(self, directory: Path) -> Path:
         """Makes the directory with its files and returns where the command is to be typed."""
@@ -116,15 +112,11 @@ def prove_both(project: Project, tmp_path: Path, plain: Ended | None = None) -> 
     in `styles.prove`.
 
     Args:
-        project: What is run.
-        tmp_path: Where.
         plain: What it came to under plain python, where that is known.
     """
     pair = run_ours(project, tmp_path, plain) if plain else run_both(project, tmp_path)
     check_same(pair)
-    style = Style(
-        "", project.steps, project.iterations, project.epochs, key=project.key, roles=project.roles
-    )
+    style = Style("", project.steps, 12, 2)
     for attempt in attempts():
         if attempt:
             pair = run_ours(project, tmp_path / f"again-{attempt}", pair.plain)

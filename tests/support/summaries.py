@@ -50,20 +50,31 @@ def statistics(
     return Statistics(n=n, mean=mean, p50=middle, p95=high, **values)
 
 
-def by_key(text: str) -> dict[str, float]:
-    """Reads "forward 3.61, backward 5.02": ledger key to seconds."""
-    return {key: float(seconds) for key, seconds in map(str.split, text.split(", "))}
+def per_step(text: str) -> dict[str, float]:
+    """Parts of a step as in "forward 3.61, backward 5.02", the other keys 0."""
+    parts = {key: float(seconds) for key, seconds in map(str.split, text.split(", "))}
+    return dict.fromkeys(LEDGER_KEYS, 0.0) | parts
 
 
-def ledger(seconds: dict[str, float], other_by_place: dict[str, float] | None = None) -> Ledger:
+def numbers(text: str) -> dict[str, Any]:
+    """Reads "steps 928, steady_s 164.3": fields of a record."""
+    pairs = map(str.split, text.split(", "))
+    return {name: float(value) if "." in value else int(value) for name, value in pairs}
+
+
+def ledger(
+    seconds: dict[str, float] | str, other_by_place: dict[str, float] | None = None
+) -> Ledger:
     """A ledger of the given parts, the other keys 0."""
-    whole = dict.fromkeys(LEDGER_KEYS, 0.0) | seconds
+    parts = per_step(seconds) if isinstance(seconds, str) else seconds
+    whole = dict.fromkeys(LEDGER_KEYS, 0.0) | parts
     return Ledger(sum(whole.values()), whole, other_by_place or {})
 
 
-def per_step(seconds: dict[str, float]) -> dict[str, float]:
-    """Parts of a step, the other keys 0."""
-    return dict.fromkeys(LEDGER_KEYS, 0.0) | seconds
+def shared(whole: float, shares: dict[str, float]) -> dict[str, float]:
+    """Seconds of each of the five parts of a fetch."""
+    parts = dict.fromkeys(("running", "runnable", "throttled", "reading", "asleep"), 0.0)
+    return {f"{name}_s": whole * share for name, share in (parts | shares).items()}
 
 
 def fetch(
@@ -76,9 +87,7 @@ def fetch(
     **shares: float,
 ) -> Fetch:
     """The making of `n` batches; `shares` of its time are those of running, asleep and the like."""
-    whole = mean_s * n
-    parts = {"running": 0.0, "runnable": 0.0, "throttled": 0.0, "reading": 0.0, "asleep": 0.0}
-    spent = {f"{name}_s": whole * share for name, share in (parts | shares).items()}
+    whole, spent = mean_s * n, shared(mean_s * n, shares)
     return Fetch(
         n=n,
         wall_s=statistics(mean_s, n=n),
@@ -111,8 +120,7 @@ def worker(
     number: int | None, mean_s: float, n: int, *, busy: float | None = None, **shares: float
 ) -> dict[str, Any]:
     """One process that makes batches; that of number None is the one that trains."""
-    parts = {"running": 0.0, "runnable": 0.0, "throttled": 0.0, "reading": 0.0, "asleep": 0.0}
-    spent = {f"{name}_s": mean_s * n * share for name, share in (parts | shares).items()}
+    spent = shared(mean_s * n, shares)
     row: dict[str, Any] = {
         "worker": number,
         "pid": 4120 if number is None else 4200 + number,
@@ -353,18 +361,14 @@ def gpu(index: int = 0, **changes: Any) -> Gpu:
 def slow_loader() -> RunSummary:
     """The workshop's script: decoding in the main process takes four fifths of the time."""
     parts = ledger(
-        by_key(
-            "startup 1.87, loader_start 0.003, first_batch 0.43, data_wait 46.38, "
-            "loader_end 0.002, transfer 0, forward 3.61, loss 0.09, backward 5.02, "
-            "optimizer 0.61, zero_grad 0.04, gc 0.03, other 0.29, shutdown 0.06"
-        ),
+        "startup 1.87, loader_start 0.003, first_batch 0.43, data_wait 46.38, "
+        "loader_end 0.002, transfer 0, forward 3.61, loss 0.09, backward 5.02, "
+        "optimizer 0.61, zero_grad 0.04, gc 0.03, other 0.29, shutdown 0.06",
         {"after the step": 0.21, "before the forward": 0.08},
     )
     step = per_step(
-        by_key(
-            "data_wait 0.1871, forward 0.0144, loss 0.00036, backward 0.0201, "
-            "optimizer 0.0024, zero_grad 0.00016, gc 0.00012, other 0.00114"
-        )
+        "data_wait 0.1871, forward 0.0144, loss 0.00036, backward 0.0201, "
+        "optimizer 0.0024, zero_grad 0.00016, gc 0.00012, other 0.00114"
     )
     return RunSummary(
         run=Run(
@@ -463,18 +467,14 @@ def healthy() -> RunSummary:
     """Two workers keep up, validation after each of ten epochs, checkpoints now and then."""
     base = replace(slow_loader(), findings=[], findings_from=0.03)
     parts = ledger(
-        by_key(
-            "startup 2.31, loader_start 0.31, first_batch 1.92, data_wait 2.13, "
-            "loader_end 0.12, forward 48.2, loss 0.71, backward 79.6, optimizer 9.84, "
-            "zero_grad 0.42, checkpoint 1.24, evaluation 11.7, gc 0.21, other 1.87, "
-            "shutdown 0.22"
-        )
+        "startup 2.31, loader_start 0.31, first_batch 1.92, data_wait 2.13, "
+        "loader_end 0.12, forward 48.2, loss 0.71, backward 79.6, optimizer 9.84, "
+        "zero_grad 0.42, checkpoint 1.24, evaluation 11.7, gc 0.21, other 1.87, "
+        "shutdown 0.22"
     )
     step = per_step(
-        by_key(
-            "data_wait 0.00171, forward 0.0386, loss 0.00057, backward 0.0637, "
-            "optimizer 0.00787, zero_grad 0.00034, gc 0.00017, other 0.0015"
-        )
+        "data_wait 0.00171, forward 0.0386, loss 0.00057, backward 0.0637, "
+        "optimizer 0.00787, zero_grad 0.00034, gc 0.00017, other 0.0015"
     )
     training_passes = [epoch(index, 14.8 - (index > 0) * 0.3, 0.213) for index in range(10)]
     evaluation_passes = [
@@ -494,47 +494,31 @@ def healthy() -> RunSummary:
         ledger=parts,
         training=replace(
             base.training,
-            steps=1250,
-            iterations=1250,
-            epochs=10,
-            samples=40000,
-            samples_per_s=279.8,
+            **numbers("steps 1250, iterations 1250, epochs 10, samples 40000, samples_per_s 279.8"),
+            **numbers("warmup_excluded 20, steady_steps 1230, steady_s 140.8"),
             step_s=statistics(0.1145, n=1230, p50=0.113, p95=0.128, max=0.171),
             per_step_s=step,
-            warmup_excluded=20,
-            steady_steps=1230,
-            steady_s=140.8,
         ),
         evaluation=Evaluation(250, 10, 11.7, 0.6, [1]),
         epochs=training_passes + evaluation_passes,
         loaders=[
             loader(
                 "healthy.py:38",
-                num_workers=2,
-                prefetch_factor=2,
+                **numbers("num_workers 2, prefetch_factor 2, passes 10, iterations 1250"),
+                **numbers("wait_total_s 2.13, blocked_s 0.02, receive_s 1.61, ready_share 0.993"),
                 persistent_workers=True,
                 start_method="fork",
-                passes=10,
-                iterations=1250,
                 first_batch_s=statistics(0.192, n=10),
                 wait_s=statistics(0.0017, n=1240, p95=0.0023, max=0.011),
-                wait_total_s=2.13,
-                blocked_s=0.02,
-                receive_s=1.61,
-                ready_share=0.993,
                 fetch=fetch(0.0711, 1250, workers=2, busy=0.31, running=0.97, asleep=0.03),
                 bound=bound("compute", compute=0.113, receive=0.0013),
             ),
             loader(
                 "healthy.py:44",
-                id=1,
+                **numbers("id 1, num_workers 2, passes 10, iterations 250, wait_total_s 0.6"),
                 role="evaluation",
-                num_workers=2,
-                passes=10,
-                iterations=250,
                 first_batch_s=statistics(0.11, n=10),
                 wait_s=statistics(0.0025, n=240, p95=0.0031, max=0.008),
-                wait_total_s=0.6,
             ),
         ],
         sync_points=[
@@ -557,17 +541,13 @@ def killed_for_memory() -> RunSummary:
     """Workers that keep every batch they made, until the kernel ends the run."""
     base = replace(slow_loader(), findings=[])
     parts = ledger(
-        by_key(
-            "startup 2.05, loader_start 0.21, first_batch 0.51, data_wait 71.3, "
-            "forward 33.2, loss 0.61, backward 52.8, optimizer 7.9, zero_grad 0.3, gc 0.4, "
-            "other 1.6"
-        )
+        "startup 2.05, loader_start 0.21, first_batch 0.51, data_wait 71.3, "
+        "forward 33.2, loss 0.61, backward 52.8, optimizer 7.9, zero_grad 0.3, gc 0.4, "
+        "other 1.6"
     )
     step = per_step(
-        by_key(
-            "data_wait 0.0768, forward 0.0357, loss 0.00065, backward 0.0568, "
-            "optimizer 0.0085, zero_grad 0.00032, gc 0.0004, other 0.0016"
-        )
+        "data_wait 0.0768, forward 0.0357, loss 0.00065, backward 0.0568, "
+        "optimizer 0.0085, zero_grad 0.00032, gc 0.0004, other 0.0016"
     )
     return replace(
         base,
@@ -588,32 +568,20 @@ def killed_for_memory() -> RunSummary:
         ledger=parts,
         training=replace(
             base.training,
-            steps=928,
-            iterations=928,
-            epochs=1,
-            samples=29696,
-            samples_per_s=177.0,
+            **numbers("steps 928, iterations 928, epochs 1, samples 29696, samples_per_s 177.0"),
+            **numbers("warmup_excluded 20, steady_steps 908, steady_s 164.3"),
             step_s=statistics(0.1809, n=908, p50=0.176, p95=0.241, max=0.498),
             per_step_s=step,
-            warmup_excluded=20,
-            steady_steps=908,
-            steady_s=164.3,
         ),
         epochs=[epoch(0, 168.8, 71.3, iterations=928, steps=928, first_batch_s=0.51)],
         loaders=[
             loader(
                 "cache.py:52",
-                num_workers=4,
-                prefetch_factor=2,
+                **numbers("num_workers 4, prefetch_factor 2, passes 1, iterations 928"),
+                **numbers("wait_total_s 71.3, blocked_s 69.4, receive_s 1.61, ready_share 0.08"),
                 start_method="fork",
-                passes=1,
-                iterations=928,
                 first_batch_s=statistics(0.51, n=1),
                 wait_s=statistics(0.0769, n=927, p95=0.14, max=0.36),
-                wait_total_s=71.3,
-                blocked_s=69.4,
-                receive_s=1.61,
-                ready_share=0.08,
                 fetch=fetch(0.712, 928, workers=4, running=0.62, runnable=0.36, asleep=0.02),
                 bound=bound("CPU", blocked=0.0748, receive=0.0017, compute=0.104),
             )
@@ -679,17 +647,11 @@ def starved() -> RunSummary:
         loaders=[
             loader(
                 "cache.py:52",
-                num_workers=4,
-                prefetch_factor=2,
+                **numbers("num_workers 4, prefetch_factor 2, passes 1, iterations 400"),
+                **numbers("wait_total_s 30.7, blocked_s 28.4, receive_s 1.61, ready_share 0.12"),
                 start_method="fork",
-                passes=1,
-                iterations=400,
                 first_batch_s=statistics(0.51, n=1),
                 wait_s=statistics(0.0769, n=399, p95=0.14, max=0.36),
-                wait_total_s=30.7,
-                blocked_s=28.4,
-                receive_s=1.61,
-                ready_share=0.12,
                 lost_workers=[
                     {"pid": 4201, "worker": 1, "status": None, "signal": 9, "at_s": 170.2}
                 ],
@@ -705,18 +667,14 @@ def accelerator() -> RunSummary:
     """A GPU run whose host time sits in `.item()` and a blocking copy; device times are unknown."""
     base = replace(slow_loader(), findings=[])
     parts = ledger(
-        by_key(
-            "startup 6.4, loader_start 0.2, first_batch 0.9, data_wait 11.2, transfer 9.7, "
-            "forward 14.1, loss 0.8, backward 17.9, optimizer 6.1, zero_grad 0.7, "
-            "sync 58.3, device_wait 0, gc 0.2, other 3.3, shutdown 0.5"
-        )
+        "startup 6.4, loader_start 0.2, first_batch 0.9, data_wait 11.2, transfer 9.7, "
+        "forward 14.1, loss 0.8, backward 17.9, optimizer 6.1, zero_grad 0.7, "
+        "sync 58.3, device_wait 0, gc 0.2, other 3.3, shutdown 0.5"
     )
     step = per_step(
-        by_key(
-            "data_wait 0.0056, transfer 0.00485, forward 0.00705, loss 0.0004, "
-            "backward 0.00895, optimizer 0.00305, zero_grad 0.00035, sync 0.02915, "
-            "gc 0.0001, other 0.00165"
-        )
+        "data_wait 0.0056, transfer 0.00485, forward 0.00705, loss 0.0004, "
+        "backward 0.00895, optimizer 0.00305, zero_grad 0.00035, sync 0.02915, "
+        "gc 0.0001, other 0.00165"
     )
     return replace(
         base,
@@ -724,29 +682,20 @@ def accelerator() -> RunSummary:
         ledger=parts,
         training=replace(
             base.training,
-            steps=2000,
-            iterations=2000,
+            **numbers("steps 2000, iterations 2000, steady_steps 1980, steady_s 121.2"),
             samples=None,
             samples_per_s=None,
             per_step_s=step,
             step_s=statistics(0.0612, n=1980),
-            steady_steps=1980,
-            steady_s=121.2,
         ),
         loaders=[
             loader(
                 "train.py:41",
-                num_workers=8,
+                **numbers("num_workers 8, prefetch_factor 2, iterations 2000, wait_total_s 11.2"),
+                **numbers("blocked_s 10.4, receive_s 0.4, ready_share 0.61, pin_s 3.2"),
                 pin_memory=True,
-                prefetch_factor=2,
                 start_method="fork",
                 wait_s=statistics(0.0056, n=1998, p95=0.021, max=0.31),
-                wait_total_s=11.2,
-                iterations=2000,
-                blocked_s=10.4,
-                receive_s=0.4,
-                ready_share=0.61,
-                pin_s=3.2,
                 fetch=fetch(0.449, 2000, workers=8, running=0.22, asleep=0.78),
                 bound=bound("one worker's latency", blocked=0.0052, compute=0.0552),
             )

@@ -8,8 +8,8 @@ import sys
 from collections import Counter
 
 import pytest
+from support.sampled_system import sampled_system
 
-from trainprof.analysis.machine.system import system_summary
 from trainprof.sampling.gpu_metrics import METRICS
 
 MS = 1_000_000
@@ -299,12 +299,8 @@ def sampled(sample_lines):
             {"t_ns": now_ms * MS, **sample}
             for now_ms, sample in zip(times_ms, samples, strict=True)
         ]
-        nothing = dict.fromkeys(("main_pid", "usable_cores", "memory_limit_bytes"))
-        end_ns = lines[-1]["t_ns"]
-        system = system_summary(
-            [], [], lines, start_ns=0, end_ns=end_ns, interval_s=0.13, **nothing
-        )
-        return system.gpus[0], end_ns / 1e9 / 3600
+        end_s = lines[-1]["t_ns"] / 1e9
+        return sampled_system([], [], lines, end_s=end_s).gpus[0], end_s / 3600
 
     return run
 
