@@ -244,6 +244,12 @@ class FakeRun:
         write_json(directory.manifest, plain | manifest)
         return directory
 
+    def write_rank(self, top: Path, rank: str, /, **manifest: Any) -> RunDirectory:
+        """Writes the run as that of a rank with a trainprof of its own."""
+        directory = self.write(top / "written" / rank, **manifest)
+        (top / "ranks").mkdir(parents=True, exist_ok=True)
+        return RunDirectory(directory.path.rename(top / "ranks" / rank))
+
     def summary(
         self, parent: Path, *, epoch: int | None = None, steps: tuple[int, int] | None = None
     ) -> RunSummary:

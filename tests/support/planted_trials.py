@@ -26,12 +26,11 @@ class Planted:
     """What steps take, in s.
 
     Attributes:
-        step_s: By what is changed, {} being the script as it is.
-        free_s, alone_s: With data that is free; a batch of the loader alone.
+        step_s, starts_s: By what is changed, and what starts of passes add to each step.
+        free_s, alone_s: With data that is free, and a batch of the loader alone.
         spread: Of runs of the same setting, as a share (standard deviation).
-        start_up_s, slow_starts: Of each process; of those of some trials, by name.
-        failing: Names of trials that fail.
-        starts_s: What starts of passes add to each step, by what is changed.
+        start_up_s, slow_starts: Of each process, and of those of some trials, by name.
+        failing: Outcomes of trials that fail, by name.
         interrupted_at: The how many-th run Ctrl-C ends, from 1 on.
         later: From which step on steps take how many times as long; None: steps are not told one by
             one.
@@ -51,20 +50,16 @@ class Planted:
     seed: int = 0
 
 
-def as_it_is(trial: Trial, number: int) -> dict[str, Any]:
-    return {}
-
-
 class FakeRunner:
     """Answers at once, and advances its clock; `ran` lists the names of the trials in order.
 
-    Args:
-        planted: What steps take.
-        alter: Fields of `Measured` that a run of a trial shows otherwise, by trial and number.
+    `alter` returns fields of `Measured` that a run of a trial shows otherwise.
     """
 
     def __init__(
-        self, planted: Planted, alter: Callable[[Trial, int], Mapping[str, Any]] = as_it_is
+        self,
+        planted: Planted,
+        alter: Callable[[Trial, int], Mapping[str, Any]] = lambda trial, number: {},
     ) -> None:
         self.planted = planted
         self.alter = alter

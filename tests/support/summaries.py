@@ -50,9 +50,10 @@ def statistics(
     return Statistics(n=n, mean=mean, p50=middle, p95=high, **values)
 
 
-def by_key(text: str) -> dict[str, float]:
-    """Reads "forward 3.61, backward 5.02": ledger key to seconds."""
-    return {key: float(seconds) for key, seconds in map(str.split, text.split(", "))}
+def per_step(text: str) -> dict[str, float]:
+    """Parts of a step as in "forward 3.61, backward 5.02", the other keys 0."""
+    parts = {key: float(seconds) for key, seconds in map(str.split, text.split(", "))}
+    return dict.fromkeys(LEDGER_KEYS, 0.0) | parts
 
 
 def numbers(text: str) -> dict[str, Any]:
@@ -61,15 +62,13 @@ def numbers(text: str) -> dict[str, Any]:
     return {name: float(value) if "." in value else int(value) for name, value in pairs}
 
 
-def ledger(seconds: dict[str, float], other_by_place: dict[str, float] | None = None) -> Ledger:
+def ledger(
+    seconds: dict[str, float] | str, other_by_place: dict[str, float] | None = None
+) -> Ledger:
     """A ledger of the given parts, the other keys 0."""
-    whole = dict.fromkeys(LEDGER_KEYS, 0.0) | seconds
+    parts = per_step(seconds) if isinstance(seconds, str) else seconds
+    whole = dict.fromkeys(LEDGER_KEYS, 0.0) | parts
     return Ledger(sum(whole.values()), whole, other_by_place or {})
-
-
-def per_step(seconds: dict[str, float]) -> dict[str, float]:
-    """Parts of a step, the other keys 0."""
-    return dict.fromkeys(LEDGER_KEYS, 0.0) | seconds
 
 
 def shared(whole: float, shares: dict[str, float]) -> dict[str, float]:
@@ -362,18 +361,14 @@ def gpu(index: int = 0, **changes: Any) -> Gpu:
 def slow_loader() -> RunSummary:
     """The workshop's script: decoding in the main process takes four fifths of the time."""
     parts = ledger(
-        by_key(
-            "startup 1.87, loader_start 0.003, first_batch 0.43, data_wait 46.38, "
-            "loader_end 0.002, transfer 0, forward 3.61, loss 0.09, backward 5.02, "
-            "optimizer 0.61, zero_grad 0.04, gc 0.03, other 0.29, shutdown 0.06"
-        ),
+        "startup 1.87, loader_start 0.003, first_batch 0.43, data_wait 46.38, "
+        "loader_end 0.002, transfer 0, forward 3.61, loss 0.09, backward 5.02, "
+        "optimizer 0.61, zero_grad 0.04, gc 0.03, other 0.29, shutdown 0.06",
         {"after the step": 0.21, "before the forward": 0.08},
     )
     step = per_step(
-        by_key(
-            "data_wait 0.1871, forward 0.0144, loss 0.00036, backward 0.0201, "
-            "optimizer 0.0024, zero_grad 0.00016, gc 0.00012, other 0.00114"
-        )
+        "data_wait 0.1871, forward 0.0144, loss 0.00036, backward 0.0201, "
+        "optimizer 0.0024, zero_grad 0.00016, gc 0.00012, other 0.00114"
     )
     return RunSummary(
         run=Run(
@@ -472,18 +467,14 @@ def healthy() -> RunSummary:
     """Two workers keep up, validation after each of ten epochs, checkpoints now and then."""
     base = replace(slow_loader(), findings=[], findings_from=0.03)
     parts = ledger(
-        by_key(
-            "startup 2.31, loader_start 0.31, first_batch 1.92, data_wait 2.13, "
-            "loader_end 0.12, forward 48.2, loss 0.71, backward 79.6, optimizer 9.84, "
-            "zero_grad 0.42, checkpoint 1.24, evaluation 11.7, gc 0.21, other 1.87, "
-            "shutdown 0.22"
-        )
+        "startup 2.31, loader_start 0.31, first_batch 1.92, data_wait 2.13, "
+        "loader_end 0.12, forward 48.2, loss 0.71, backward 79.6, optimizer 9.84, "
+        "zero_grad 0.42, checkpoint 1.24, evaluation 11.7, gc 0.21, other 1.87, "
+        "shutdown 0.22"
     )
     step = per_step(
-        by_key(
-            "data_wait 0.00171, forward 0.0386, loss 0.00057, backward 0.0637, "
-            "optimizer 0.00787, zero_grad 0.00034, gc 0.00017, other 0.0015"
-        )
+        "data_wait 0.00171, forward 0.0386, loss 0.00057, backward 0.0637, "
+        "optimizer 0.00787, zero_grad 0.00034, gc 0.00017, other 0.0015"
     )
     training_passes = [epoch(index, 14.8 - (index > 0) * 0.3, 0.213) for index in range(10)]
     evaluation_passes = [
@@ -550,17 +541,13 @@ def killed_for_memory() -> RunSummary:
     """Workers that keep every batch they made, until the kernel ends the run."""
     base = replace(slow_loader(), findings=[])
     parts = ledger(
-        by_key(
-            "startup 2.05, loader_start 0.21, first_batch 0.51, data_wait 71.3, "
-            "forward 33.2, loss 0.61, backward 52.8, optimizer 7.9, zero_grad 0.3, gc 0.4, "
-            "other 1.6"
-        )
+        "startup 2.05, loader_start 0.21, first_batch 0.51, data_wait 71.3, "
+        "forward 33.2, loss 0.61, backward 52.8, optimizer 7.9, zero_grad 0.3, gc 0.4, "
+        "other 1.6"
     )
     step = per_step(
-        by_key(
-            "data_wait 0.0768, forward 0.0357, loss 0.00065, backward 0.0568, "
-            "optimizer 0.0085, zero_grad 0.00032, gc 0.0004, other 0.0016"
-        )
+        "data_wait 0.0768, forward 0.0357, loss 0.00065, backward 0.0568, "
+        "optimizer 0.0085, zero_grad 0.00032, gc 0.0004, other 0.0016"
     )
     return replace(
         base,
@@ -680,18 +667,14 @@ def accelerator() -> RunSummary:
     """A GPU run whose host time sits in `.item()` and a blocking copy; device times are unknown."""
     base = replace(slow_loader(), findings=[])
     parts = ledger(
-        by_key(
-            "startup 6.4, loader_start 0.2, first_batch 0.9, data_wait 11.2, transfer 9.7, "
-            "forward 14.1, loss 0.8, backward 17.9, optimizer 6.1, zero_grad 0.7, "
-            "sync 58.3, device_wait 0, gc 0.2, other 3.3, shutdown 0.5"
-        )
+        "startup 6.4, loader_start 0.2, first_batch 0.9, data_wait 11.2, transfer 9.7, "
+        "forward 14.1, loss 0.8, backward 17.9, optimizer 6.1, zero_grad 0.7, "
+        "sync 58.3, device_wait 0, gc 0.2, other 3.3, shutdown 0.5"
     )
     step = per_step(
-        by_key(
-            "data_wait 0.0056, transfer 0.00485, forward 0.00705, loss 0.0004, "
-            "backward 0.00895, optimizer 0.00305, zero_grad 0.00035, sync 0.02915, "
-            "gc 0.0001, other 0.00165"
-        )
+        "data_wait 0.0056, transfer 0.00485, forward 0.00705, loss 0.0004, "
+        "backward 0.00895, optimizer 0.00305, zero_grad 0.00035, sync 0.02915, "
+        "gc 0.0001, other 0.00165"
     )
     return replace(
         base,

@@ -69,9 +69,9 @@ class _Suggested:
         """Takes up a finding's changes; yields what has to be said of them."""
         evidence = finding.evidence
         if "fused" in finding.change:
-            of_others, of_first = evidence.get(OTHER_OPTIMIZERS), evidence.get("optimizer", "")
-            others = map(str, of_others if isinstance(of_others, list) else ())
-            for optimizer in dict.fromkeys([f"{of_first} {finding.site}", *others]):
+            others, first = evidence.get(OTHER_OPTIMIZERS), evidence.get("optimizer", "")
+            others = map(str, others if isinstance(others, list) else ())
+            for optimizer in dict.fromkeys([f"{first} {finding.site}", *others]):
                 try:
                     self._fuse(*optimizer.partition(" ")[::2])
                 except _ByHand as error:

@@ -226,7 +226,7 @@ def _arguments(base: Runs, other: Runs) -> list[Difference]:
         return []
     own = {name for side in commands for name in _varied(side)}
     texts = [Counter(text for name, text in side[0] if name not in own) for side in commands]
-    left, added = (" ".join(dict.fromkeys(one - two)) for one, two in (texts, texts[::-1]))
+    left, added = (" ".join(dict.fromkeys(mine - theirs)) for mine, theirs in (texts, texts[::-1]))
     if not left and not added:
         return []
     text = f": {added} added" if added else f": {left} left out"

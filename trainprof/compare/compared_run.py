@@ -144,15 +144,15 @@ class ComparedRun:
             return np.zeros(0)
         starts_s, steps = self.series.starts_s, self.series.steps_of_epochs
         if self.is_whole:
-            of_all: Floats = starts_s / max(float(steps.mean()), 1.0)
-            return of_all
+            per_step: Floats = starts_s / max(float(steps.mean()), 1.0)
+            return per_step
         if len(starts_s) > 1:
             return self._later_starts_s()
         length = self._steps_of_a_pass()
         if length is None:
             return starts_s[:0]
-        of_first: Floats = starts_s / max(float(steps[0]), length, 1.0)
-        return of_first
+        first_pass: Floats = starts_s / max(float(steps[0]), length, 1.0)
+        return first_pass
 
     def _later_starts_s(self) -> Floats:
         """Returns what each pass's start after the first adds to a step, shape (n_passes - 1,).

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from trainprof.analysis.stacks.hot_lines import hottest
-from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.summary.code import HotLine, hottest
 from trainprof.findings.run_context import RunContext
 
 # Among the evidence: where that library is called.

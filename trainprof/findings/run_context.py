@@ -13,9 +13,8 @@ from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.pipeline.bounds import PipelineInputs, Prediction, Rates
 from trainprof.analysis.run.evidence import NAMED_FROM_SHARE, DeviceEvidence
 from trainprof.analysis.run.metadata import Notes
-from trainprof.analysis.stacks.hot_lines import MAKING, hottest
 from trainprof.analysis.statistics.step_noise import half_split_noise, half_split_noise_without
-from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.summary.code import MAKING, HotLine, hottest
 from trainprof.analysis.summary.free_cores import shared_cpu
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader

@@ -38,12 +38,8 @@ _CHECKS: Final = frozenset(
 class Deadline:
     """Ends a process and those below it once its time is over.
 
-    Args:
-        pid: The process.
-        seconds: Its time, None: no limit.
-        lingers: Asked each second whether it is to be ended sooner.
-        more_time: Asked when its time is over: for how many seconds to wait before asking again.
-        before_end: Called before it is ended.
+    `lingers` is asked each second whether to end it sooner, and `more_time`, when its time is over,
+    for how many seconds to wait before asking again.
     """
 
     def __init__(

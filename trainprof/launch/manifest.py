@@ -184,10 +184,10 @@ def _sources(
     if script is None or not script.endswith(SUFFIX):
         return {}
     place, named = os.path.dirname(script), {os.path.abspath(name) for name in settings}
-    found = own_sources(Path(script)) | settings_beside(Path(script))
+    digests = own_sources(Path(script)) | settings_beside(Path(script))
     return {
         masked_text(name): digest
-        for name, digest in found.items()
+        for name, digest in digests.items()
         if os.path.abspath(os.path.join(place, name)) not in named
     }
 

@@ -71,14 +71,12 @@ class RunOptions:
 
     Attributes:
         words: SCRIPT ARGS, or with `module`, run as `python -m` does, its ARGS.
-        output: The run directory; None makes one under trainprof-runs.
         wait_threshold_s: A wait for a batch over this is a slow one.
         lines: None times no lines.
         slow_samples: How many of a process's slowest samples are kept; with 0 none is timed.
         rules: Thresholds of findings, by name.
         before: A command that ends by executing the script's, which becomes its last arguments.
         cwd: Where that command goes first.
-        environment: More variables for the script.
         keeps_console: The script's output goes to files of the run directory, its stdin is empty.
         ended_after_s: The script is killed after this time.
     """

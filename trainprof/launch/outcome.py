@@ -27,7 +27,6 @@ class Outcome:
         max_rss_bytes: Of the largest of it and the children it waited for.
         user_s, system_s: With the children it waited for.
         interrupted: Ctrl-C (SIGINT) was seen, or ended the script.
-        signals_received: Those that reached trainprof during the run, in order.
     """
 
     status: int | None

@@ -140,9 +140,13 @@ def _rank_part(environ: Mapping[str, str]) -> str | None:
     rank = environ.get("RANK", "")
     if not rank.isdecimal():
         return None
-    restarts = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    attempt = f".restart{int(restarts)}" if restarts.isdecimal() and int(restarts) > 0 else ""
-    return f"{int(rank)}{attempt}"
+    restarts = _restarts(environ)
+    return f"{int(rank)}.restart{restarts}" if restarts else f"{int(rank)}"
+
+
+def _restarts(environ: Mapping[str, str]) -> int:
+    restarts = environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    return int(restarts) if restarts.isdecimal() else 0
 
 
 def _file_name(text: str) -> str:
@@ -189,12 +193,10 @@ class Launch:
 
 def launch_of(environ: Mapping[str, str]) -> Launch:
     """Returns the launch of the rank that this process is, by its environment."""
-    restarts = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    is_first = not restarts.isdecimal() or int(restarts) == 0
     # Of other launchers each rank may have a parent of its own, a shell that sets its variables.
     launcher = launcher_of(environ) if environ.get(RUN_ID) else None
     in_common = {name: environ[name] for name in _IN_COMMON if environ.get(name)}
-    return Launch(_place(), launcher, in_common if is_first else {})
+    return Launch(_place(), launcher, {} if _restarts(environ) else in_common)
 
 
 def launcher_of(environ: Mapping[str, str]) -> str:

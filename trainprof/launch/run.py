@@ -56,7 +56,6 @@ class FinishedRun:
 
     Attributes:
         outcome: How the script ended; status 0 where it was ended at --max-time.
-        rank: RANK of this process, None outside a multi-rank launch.
         faults: What of ours failed meanwhile.
         is_overdue: It was killed, after as long as it was given or as it did not end.
         left_running: Names of what a trial had started and was ended with it.

@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Final, NoReturn
 
-from trainprof.launch import signals
-
+ENDING: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 # What somebody may send to stop the script or to tell it something. Job control (SIGTSTP, SIGCONT)
 # is left alone: it reaches the foreground group as a whole, as without us.
-ENDING: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 FORWARDED: Final = ENDING | {signal.SIGUSR1, signal.SIGUSR2}
 WATCHED: Final = FORWARDED | {signal.SIGCHLD}
 
@@ -139,7 +137,7 @@ def _be_witness(queries: int, answers: int, script_argv: Sequence[str]) -> NoRet
         with contextlib.suppress(Exception):
             _take_name(script_argv)
         while os.read(0, 1):
-            seen = signals.take_pending(signals.FORWARDED)
+            seen = take_pending(FORWARDED)
             os.write(1, sum(1 << number for number in seen).to_bytes(MASK_BYTES, "little"))
     finally:
         os._exit(0)

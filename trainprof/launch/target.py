@@ -59,10 +59,7 @@ def resolve(
 ) -> Target:
     """Returns what `words` (after `-m module`, if given) ask to run.
 
-    Raises:
-        NothingToRun: If there is neither a script nor a module.
-        ScriptNotFound: If there is no such file, and no such command on PATH.
-        ScriptNotRunnable: If it exists and cannot be run.
+    Raises NothingToRun, ScriptNotFound or ScriptNotRunnable.
     """
     if module is not None:
         typed = ("-m", module, *words)

@@ -6,13 +6,7 @@ from typing import ClassVar
 
 
 class TrainprofError(Exception):
-    """Something the user can act on; only the command line catches it.
-
-    Attributes:
-        slug: Stable name of the kind of error.
-        exit_code: Status the command ends with.
-        hint: What to do, or None.
-    """
+    """Something the user can act on, as `hint` says; only the command line catches it."""
 
     slug: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 2

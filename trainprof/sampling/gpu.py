@@ -175,8 +175,8 @@ class GpuDevice:
         self._index = index
         self._calls = calls
         self._now_ns = now_ns
-        self._told: set[str] = set()
-        self._untold: dict[str, str] = {}
+        self._reported: set[str] = set()
+        self._unreported: dict[str, str] = {}
         self._entry: dict[str, Any] = {}
         self._is_divided = False
         self._handle = self._ask("handle", lambda: nvml.nvmlDeviceGetHandleByIndex(index))
@@ -193,7 +193,7 @@ class GpuDevice:
     @property
     def has_news(self) -> bool:
         """Whether there is something to tell that no entry has told yet."""
-        return bool(self._untold)
+        return bool(self._unreported)
 
     def take_number(self, numbers: Numbering) -> None:
         """Takes in the numbers that the script gives the devices; the next entry has them."""
@@ -223,8 +223,8 @@ class GpuDevice:
         """
         entry = {**self._entry, **self._news}
         self._entry, self._news = {}, {}
-        if self._untold:
-            entry["not_observed"], self._untold = self._untold, {}
+        if self._unreported:
+            entry["not_observed"], self._unreported = self._unreported, {}
         return entry
 
     def _mig(self) -> list[dict[str, Any]] | None:
@@ -277,9 +277,9 @@ class GpuDevice:
             self.lost, name = True, "gpu"
         elif code == _NOT_SUPPORTED and self._is_divided:
             reason = f"{reason} (MIG is on)"
-        if name not in self._told:
-            self._told.add(name)
-            self._untold[name] = reason
+        if name not in self._reported:
+            self._reported.add(name)
+            self._unreported[name] = reason
 
 
 class _AskedMetric:

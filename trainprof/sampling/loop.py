@@ -166,12 +166,8 @@ class SampleStream:
 class SampleLoop:
     """A daemon thread that advances streams, first at once and once more when it is stopped.
 
-    Args:
-        max_tick_share: Share of the interval that a tick may take before ticks become rarer.
-        pause_ns: Makes of the pace's interval the time to wait from this tick to the next.
-
-    Attributes:
-        cpu_ns: CPU time of the thread up to the end of the last tick.
+    Ticks that take more than `max_tick_share` become rarer; `pause_ns` makes of the pace's interval
+    the time to the next; `cpu_ns` is CPU time of the thread.
     """
 
     def __init__(

@@ -173,8 +173,11 @@ def _hierarchies(root: Path, controller: str) -> list[tuple[int, list[str]]]:
         version = 2 if number == "0" and not names else 1
         if version == 1 and controller not in names.split(","):
             continue
-        of_version = [mount for mount in mounts if mount.version == version]
-        fitting = [x for x in of_version if version == 2 or controller in x.controllers]
+        fitting = [
+            mount
+            for mount in mounts
+            if mount.version == version and (version == 2 or controller in mount.controllers)
+        ]
         hierarchies += [(version, _directories(root, mount, path)) for mount in fitting[:1]]
     return hierarchies
 

@@ -22,7 +22,12 @@ from trainprof.findings.loading.worker_restart import QUICK_BATCH_S, WARM_TIMES
 from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.tune_support import may_fuse, waited_for
 from trainprof.tune.candidate import Candidate, Interval, interval_without, up_to
-from trainprof.tune.loader_candidates import left_out, of_loaders, steps_of_a_pass, steps_per_batch
+from trainprof.tune.loader_candidates import (
+    left_out,
+    loader_changes,
+    steps_of_a_pass,
+    steps_per_batch,
+)
 from trainprof.tune.trial import workers_of
 
 # Of a training step: from which share on it is worth changing something for.
@@ -51,7 +56,6 @@ class Plan:
         fewest_alone: Batches that the loader has to yield alone, to tell its pace.
         steps_of_a_pass: That a trial is to go beyond, None: wherever it ends, it tells as much.
         optimizers: Where those are built that could be fused, and are not.
-        notes: What is left out and why.
     """
 
     sites: tuple[str, ...]
@@ -88,10 +92,10 @@ def plan(
     candidates = [
         candidate.without_saves(saves)
         for candidate in (
-            *of_loaders(context, free_step_s, starts),
-            *_of_threads(context),
-            *_of_optimizer(context),
-            *(_of_numerics(context) if allow_numerics else ()),
+            *loader_changes(context, free_step_s, starts),
+            *_thread_candidates(context),
+            *_optimizer_candidates(context),
+            *(_numerics_candidates(context) if allow_numerics else ()),
         )
     ]
     worthwhile = [
@@ -124,7 +128,7 @@ def plan(
     )
 
 
-def _of_threads(context: RunContext) -> list[Candidate]:
+def _thread_candidates(context: RunContext) -> list[Candidate]:
     """How many threads torch computes with: fewer may be faster where a model is small.
 
     No model tells what another number gives.
@@ -143,7 +147,7 @@ def _of_threads(context: RunContext) -> list[Candidate]:
     ]
 
 
-def _of_optimizer(context: RunContext) -> list[Candidate]:
+def _optimizer_candidates(context: RunContext) -> list[Candidate]:
     """Parameters all at once: on a CPU torch takes them one by one, unless it is told to."""
     if not may_fuse(context):
         return []
@@ -158,7 +162,7 @@ def _optimizers(context: RunContext) -> tuple[OptimizerCall, ...]:
     return tuple(dict.fromkeys(call for call in calls if call.site is not None))
 
 
-def _of_numerics(context: RunContext) -> list[Candidate]:
+def _numerics_candidates(context: RunContext) -> list[Candidate]:
     share = context.share(*COMPUTE_KEYS)
     if not context.is_on_device or share < _COMPUTE_SHARE:
         return []
@@ -192,8 +196,8 @@ def _ceiling(context: RunContext, feeder: Feeder, others: Sequence[Feeder] = ())
     rest = 1 - faster * share
     if context.is_on_device:
         # What a device works takes as long as before.
-        of_host = max(1 - share - (context.summary.device_busy_share or 0.0), 0.0) / (1 - share)
-        rest = 1 - FASTER_REST * share * of_host
+        host_share = max(1 - share - (context.summary.device_busy_share or 0.0), 0.0) / (1 - share)
+        rest = 1 - FASTER_REST * share * host_share
     return times * (1 - 2 * MODEL_ERROR), times * (1 + MODEL_ERROR) / rest
 
 

@@ -43,7 +43,9 @@ _WORKERS_TRIED_AT_MOST: Final = 2
 _MORE_THAN_ONE: Final = 2
 
 
-def of_loaders(context: RunContext, free_step_s: float | None, starts: float) -> list[Candidate]:
+def loader_changes(
+    context: RunContext, free_step_s: float | None, starts: float
+) -> list[Candidate]:
     """Returns the changes of loaders that are worth trying; arguments as in `plan`."""
     waited = waited_for(context)
     loaders = modelled(waited)
@@ -52,9 +54,9 @@ def of_loaders(context: RunContext, free_step_s: float | None, starts: float) ->
         # A step that waits for none of them says nothing where the model does not know them all.
         is_whole = len(loaders) == len(waited)
         forecast = LoaderForecast(context, loaders, free_step_s if is_whole else None)
-        candidates += _of_workers(loaders, forecast)
-        candidates += _of_prefetch(loaders, forecast)
-    return [*candidates, *_of_persistence(context, starts), *_of_pinning(context)]
+        candidates += _worker_candidates(loaders, forecast)
+        candidates += _prefetch_candidates(loaders, forecast)
+    return [*candidates, *_persistence_candidates(context, starts), *_pinning_candidates(context)]
 
 
 def left_out(context: RunContext) -> tuple[str, ...]:
@@ -109,7 +111,7 @@ def _next_start_tells(feeder: Feeder, batches: float) -> bool:
     return feeder.starts_s / max(loader.passes, 1) >= LEAST_GAIN * batches * feeder.measured.step_s
 
 
-def _of_workers(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[Candidate]:
+def _worker_candidates(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[Candidate]:
     """Returns the fewest workers that do nearly as well as any, and the next more."""
     wanted = [_fewest_workers(k, loaders, forecast) for k in range(len(loaders))]
     candidates: list[Candidate] = []
@@ -208,7 +210,7 @@ def _by_line(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return overrides
 
 
-def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[Candidate]:
+def _prefetch_candidates(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[Candidate]:
     """More batches ahead: what helps where some take far longer than others."""
     now = forecast.speedup([loader.inputs.setting for loader in loaders])
     for factor in TRIED_PREFETCH:
@@ -234,13 +236,13 @@ def _of_prefetch(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[
     return []
 
 
-def _of_persistence(context: RunContext, starts: float) -> list[Candidate]:
+def _persistence_candidates(context: RunContext, starts: float) -> list[Candidate]:
     """Workers that live on from pass to pass, or start in a shorter way."""
-    of_training = sum(restart_share(context, feeder) for feeder in context.feeding)
+    share = sum(restart_share(context, feeder) for feeder in context.feeding)
     # A trial that is ended stands for a run that goes on, pass after pass.
     times = 1.0
-    if of_training > 0 and context.summary.run.exit.was_limited:
-        times = max(starts / (1 + starts) / of_training, 1.0)
+    if share > 0 and context.summary.run.exit.was_limited:
+        times = max(starts / (1 + starts) / share, 1.0)
 
     def predicted(chosen: Sequence[Feeder]) -> Interval:
         return up_to(times * sum(restart_share(context, feeder) for feeder in chosen))
@@ -269,7 +271,7 @@ def _of_persistence(context: RunContext, starts: float) -> list[Candidate]:
     return candidates
 
 
-def _of_pinning(context: RunContext) -> list[Candidate]:
+def _pinning_candidates(context: RunContext) -> list[Candidate]:
     pageable = pageable_loaders(context)
     if not pageable:
         return []

@@ -37,12 +37,7 @@ _LEAST_COMPUTE: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Modelled:
-    """A loader to which the pipeline model applies.
-
-    Attributes:
-        inputs, measured: As LoaderCase has them.
-        batches: That training took of it.
-    """
+    """A loader to which the pipeline model applies; training took so many batches of it."""
 
     feeder: Feeder
     inputs: PipelineInputs
@@ -74,18 +69,15 @@ def on_the_cores(loaders: Sequence[Modelled], chosen: Sequence[Setting]) -> list
 
 
 class LoaderForecast:
-    """The loaders of a run in other settings; settings are given for all of them, in their order.
+    """The loaders that training waits for in other settings, given for all of them in their order.
 
-    Args:
-        loaders: That training waits for.
-        free_step_s: What a step takes where it waits for none of them, None where that is unknown:
-            a thread that never waits computes faster, and no recording tells by how much.
+    `free_step_s`: what a step takes where it waits for none of them, None where that is unknown.
     """
 
     def __init__(
         self, context: RunContext, loaders: Sequence[Modelled], free_step_s: float | None = None
     ) -> None:
-        self._case, self._loaders = context, loaders
+        self._context, self._loaders = context, loaders
         batches = sum(loader.batches for loader in loaders)
         self._take_turns = batches <= _BY_TURNS * context.summary.training.iterations
         self._faster = None if free_step_s is None else self._compute_left(free_step_s)
@@ -97,17 +89,17 @@ class LoaderForecast:
 
     def speedup(self, settings: Sequence[Setting]) -> Interval | None:
         """Returns how many times as fast training will be; None where it cannot be told."""
-        kept = self._of_all([self._step_s(k, settings) for k in range(len(settings))])
+        kept = self._combined([self._step_s(k, settings) for k in range(len(settings))])
         kept = Interval(*(max(share, self._least_share()) for share in kept.ends()))
         if not 0 < kept.low <= kept.high < np.inf:
             return None
         steps = Interval(1 / kept.high, 1 / kept.mid, 1 / kept.low)
         if self._faster is None:
             waits = sum(x.feeder.wait_share for x in self._loaders)
-            steps = of_faster_steps(self._case, steps, waits)
-        return self._of_all_steps(self._with_starts(steps, settings))
+            steps = of_faster_steps(self._context, steps, waits)
+        return self._over_all_steps(self._with_starts(steps, settings))
 
-    def _of_all_steps(self, speedup: Interval) -> Interval:
+    def _over_all_steps(self, speedup: Interval) -> Interval:
         """Returns how many times as fast all is if these loaders feed a part of the steps."""
         shares = [loader.feeder.steps_share for loader in self._loaders]
         share = min(sum(shares), 1.0) if self._take_turns else max(shares)
@@ -125,20 +117,17 @@ class LoaderForecast:
             self._starts(k, predict(self._inputs(k, settings, self._faster or 1.0), setting))
             for k, setting in enumerate(settings)
         ]
-        before, after = self._of_all(before_s).mid, self._of_all(after_s)
+        before, after = self._combined(before_s).mid, self._combined(after_s)
         return Interval(
             (1 + before) / (1 / steps.low + after.high),
             (1 + before) / (1 / steps.mid + after.mid),
             (1 + before) / (1 / steps.high + after.low),
         )
 
-    def _of_all(self, times: Sequence[Interval]) -> Interval:
-        """Returns what times of all loaders come to, as a share of steps as recorded.
+    def _combined(self, times: Sequence[Interval]) -> Interval:
+        """Returns what times of a batch of each loader come to, as a share of steps as recorded.
 
         Those that take turns add up; of those side by side the slowest sets the pace.
-
-        Args:
-            times: Of each batch of a loader, s.
         """
         shares = [
             [s / x.measured.step_s for s in time.ends()]
@@ -150,10 +139,7 @@ class LoaderForecast:
         return Interval(*np.average(shares, axis=0, weights=weights).tolist())
 
     def _least_share(self) -> float:
-        """Returns what a step with a batch of several takes at least on the cores that there are.
-
-        As a share of what it took.
-        """
+        """Returns what a step takes at least on its cores, as a share of what it took."""
         first = self._loaders[0]
         if self._take_turns or len(self._loaders) == 1:
             return 0.0
@@ -166,10 +152,7 @@ class LoaderForecast:
         return work_s / first.inputs.cores / first.measured.step_s
 
     def _starts(self, index: int, prediction: Prediction) -> Interval:
-        """Returns what starts of passes add to each batch of a loader, s.
-
-        Batches that workers had made ahead take less than others: that is taken off.
-        """
+        """Returns what starts of passes add to a batch of a loader, less what was made ahead."""
         value = self._loaders[index]
         played, batches = value.inputs.batches, value.feeder.loader.length or value.inputs.batches
         pairs = zip(prediction.epoch_s.ends(), prediction.step_s.ends(), strict=True)
@@ -178,7 +161,7 @@ class LoaderForecast:
 
     def _compute_left(self, free_step_s: float) -> float | None:
         """Returns what is left of the time that steps compute when they wait for nothing."""
-        training, first = self._case.summary.training, self._loaders[0]
+        training, first = self._context.summary.training, self._loaders[0]
         if len(self._loaders) == 1:
             batches, own_s = training.iterations, first.inputs.compute_s.mean()
         elif self._take_turns:
@@ -195,9 +178,7 @@ class LoaderForecast:
     def _waits_for_others_s(self, index: int, settings: Sequence[Setting] | None = None) -> float:
         """Returns the waits for the other loaders for each batch of one, as recorded.
 
-        Args:
-            index: Of the one.
-            settings: Only those for loaders that have no workers in these.
+        With `settings` only those for loaders that have no workers in these.
         """
         if self._take_turns:
             return 0.0
@@ -213,11 +194,7 @@ class LoaderForecast:
         return max(mean_s - self._waits_for_others_s(index), _LEAST_COMPUTE * mean_s)
 
     def _inputs(self, index: int, settings: Sequence[Setting], faster: float) -> PipelineInputs:
-        """Returns a loader's inputs among the others.
-
-        The batches of those without workers are made meanwhile in the main process; those of the
-        others come beside.
-        """
+        """Returns a loader's inputs among others, of which those without workers take its time."""
         inputs = self._loaders[index].inputs
         mean_s = float(inputs.compute_s.mean())
         own_s = self._own_compute_s(index) * faster + self._waits_for_others_s(index, settings)

@@ -68,10 +68,8 @@ class Measurements:
 
     Attributes:
         runs: In order of time, the warm-up first.
-        plan: None until there is a baseline.
         predicted, cautions: By the name of a trial.
         trial_steps: After which trials are stopped, None: never.
-        best: What is recommended, None: the baseline.
         unfinished: Names of what was still to be tried.
         first_counts: The first run counts as the baseline.
         needed_budget_s: That lets one change be tried; None where one was, or none was to be.
@@ -217,9 +215,9 @@ def held_up_runs(runs: Sequence[Measured]) -> list[str]:
             paces.setdefault(run.trial.name, {})[run.directory] = run.pace.mean_s
     return [
         directory
-        for of_trial in paces.values()
-        for directory, mean_s in of_trial.items()
-        if mean_s > _HELD_UP_TIMES * min(of_trial.values())
+        for paces_s in paces.values()
+        for directory, mean_s in paces_s.items()
+        if mean_s > _HELD_UP_TIMES * min(paces_s.values())
     ]
 
 

@@ -191,7 +191,7 @@ def recommended_of(
             *(f"{loader.site}: {call_with(loader, change)}" for loader, change in changed),
             *_other_changes(best, measurements.plan),
         ],
-        cautions=list(dict.fromkeys((*minded, *row.cautions, *_of_builders(measurements)))),
+        cautions=list(dict.fromkeys((*minded, *row.cautions, *_builder_cautions(measurements)))),
     )
 
 
@@ -217,7 +217,7 @@ def _other_changes(trial: Trial, plan: Plan | None) -> list[str]:
     return lines
 
 
-def _of_builders(measurements: Measurements) -> list[str]:
+def _builder_cautions(measurements: Measurements) -> list[str]:
     """Returns what to mind where a package builds an optimizer that the best trial changed."""
     best, plan = measurements.best, measurements.plan
     is_changed = best is not None and bool(_OF_OPTIMIZERS & best.overrides.keys())
@@ -260,11 +260,11 @@ def _unlike(measurements: Measurements) -> list[str]:
     """Says of which trials only the steps count that the script as it is made too."""
     trials = dict.fromkeys(run.trial.name for run in measurements.runs if run.is_ok)
     counted: dict[int, list[str]] = {}
-    untold = []
+    too_short = []
     for name in trials:
         both = measurements.alike(name) if name not in (WARM_UP, BASELINE) else None
         if both is not None and both.is_too_short:
-            untold.append(name)
+            too_short.append(name)
         elif both is not None and both.until is not None:
             counted.setdefault(both.until, []).append(name)
     why = "later steps take another time, and not all runs came to them"
@@ -272,7 +272,7 @@ def _unlike(measurements: Measurements) -> list[str]:
         f"{why}, so that only the first {steps} count: {', '.join(names)}"
         for steps, names in counted.items()
     ]
-    return notes + ([f"{why}, so not compared: {', '.join(untold)}"] if untold else [])
+    return notes + ([f"{why}, so not compared: {', '.join(too_short)}"] if too_short else [])
 
 
 def times_of(speed: SpeedUp | None) -> Times | None:

@@ -113,9 +113,8 @@ class Search:
             `steps_budget_s`, where another budget was given at first.
         directory: Of the `tune` run, as one would type it.
         is_known: Whether a run of a trial was made before: then it takes nothing of the budget.
-        tell: Called before and after each run.
+        tell, keep: Called before and after each run, and after it with all that is known.
         announce: Called with a sentence on what fits into the budget.
-        keep: Called after each run with all that is known.
     """
 
     runner: TrialRunner
@@ -232,10 +231,10 @@ class Search:
         steps = steps_of_trials(warm_up, self._steps_budget_s)
         if steps is None or not warm_up.is_ok:
             return steps
-        of_a_pass = self.plan_of(warm_up, None).steps_of_a_pass
-        if of_a_pass is None:
+        pass_steps = self.plan_of(warm_up, None).steps_of_a_pass
+        if pass_steps is None:
             return steps
-        return steps_beyond_a_pass(steps, of_a_pass, warm_up, self._steps_budget_s)
+        return steps_beyond_a_pass(steps, pass_steps, warm_up, self._steps_budget_s)
 
     def _planned_from(self, base: Measured) -> Measured:
         """Plans, and returns the baseline to plan from: one that the model of loaders meets."""

@@ -127,10 +127,7 @@ class Measured:
         was_cut: Its time was over before its steps were made.
         failed_after: How it failed once all its training had been ended at a limit.
         left_running: Names of what it had started and was ended with it.
-        losses: Of its first backward passes.
-        refused: What could not be changed, and why.
         written: Files that it changed outside of its scratch directory, where it had no sandbox.
-        read_bytes: By batch preparation.
         disturbance: By what share other processes may have slowed it.
         ground: The machine and libraries, as `comparability.ground_of` has them.
         seen: Its steps; None of a loader alone.

@@ -126,9 +126,7 @@ def limits_of(
     """Returns how long a later trial goes on.
 
     Args:
-        steps: After which trials are stopped, None: never.
         usual_s, left_s: What the baseline takes, and what the budget leaves this trial.
-        steps_per_batch: Updates for each batch of the feeding loader.
         times: How many times as fast its steps are expected to be: they are as many more. The same
             steps would take a moment, and a core that has just slept computes faster for one.
         alone: Batches to draw from a loader alone, at most.

@@ -160,9 +160,8 @@ def read(
 def _not_applied(trial: Trial, notes: TrialNotes) -> str | None:
     """Returns why a run was one of the script as it is, None where it was none."""
     if trial.data != "real" and notes.applied.get("data") != trial.data:
-        # Free data that never came leaves no steps on it, whether that was told or not.
-        untold = _NEVER_ALONE if trial.data == "alone" else None
-        return notes.refused.get("data", untold)
+        # Free data that never came leaves no steps on it, whether that was noted or not.
+        return notes.refused.get("data", _NEVER_ALONE if trial.data == "alone" else None)
     if trial.overrides and notes.refused and not notes.applied:
         return "; ".join(notes.refused.values())
     return None
@@ -175,7 +174,7 @@ def _seen(
         return SeenSteps(free.table, free.first, _free_paces)
     if recorded is None or trial.data != "real":
         return None
-    return SeenSteps(recorded.steps, 0, lambda table: _real_paces(_of_steps(run, table)))
+    return SeenSteps(recorded.steps, 0, lambda table: _real_paces(_ended_at(run, table)))
 
 
 def _paces(
@@ -193,12 +192,12 @@ def _free_paces(table: StepTable) -> Paces:
     return Paces(pace, pace)
 
 
-def _of_steps(run: ComparedRun, table: StepTable) -> ComparedRun:
+def _ended_at(run: ComparedRun, table: StepTable) -> ComparedRun:
     """Returns a run with a part of its steps, as if it had been ended there."""
     if run.series is not None and len(table) == run.series.steps:
         return run
-    of_run = run.summary.run
-    ended = replace(of_run, exit=replace(of_run.exit, reason="limit"))
+    whole = run.summary.run
+    ended = replace(whole, exit=replace(whole.exit, reason="limit"))
     summary = replace(run.summary, run=ended)
     return replace(run, summary=summary, series=series_of(table))
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainprof.cli.app import app, options_with_value, our_part, run_command, separated
+from trainprof.cli.options import seconds
 
 HEAVY = ("torch", "numpy", "rich", "psutil", "pynvml", "trainprof.analysis", "trainprof.report")
 
@@ -152,3 +153,11 @@ def test_a_line_already_drawn_is_kept_and_without_a_script_nothing_is_lost():
 def test_what_follows_the_script_is_never_ours(script_arguments):
     words = separated(["-q", "x.py", *script_arguments], VALUED)
     assert words == ["-q", "--", "x.py", *script_arguments]
+
+
+def test_durations():
+    durations = {"0.5": 0.5, ".5s": 0.5, "500ms": 0.5, "90s": 90, "10m": 600, "1h": 3600, "2": 2}
+    assert {text: seconds(text) for text in durations} == durations
+    for text in ("", "s", "-1", "1d", "1e3", "nan", "inf", "1 2", "1:30", "٣"):
+        with pytest.raises(typer.BadParameter):
+            seconds(text)

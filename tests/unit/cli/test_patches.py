@@ -94,23 +94,38 @@ def test_what_lies_elsewhere_is_left_alone(name, tmp_path, capsysbinary):
     assert b"---" not in out
 
 
+COPY = {"non_blocking": True}
+
+
 @pytest.mark.parametrize(
-    ("source", "why"),
+    ("source", "change", "why"),
     [
-        (b"# coding: none-such\na = DataLoader(d, 8)\n", "does not parse: unknown encoding"),
-        (b"# coding: latin-1\na = DataLoader(d, 8)\n", "its encoding is not plain UTF-8"),
-        (b"\xef\xbb\xbfa = DataLoader(d, 8)\n", "its encoding is not plain UTF-8"),
-        (b"x = '\xff'; a = DataLoader(d, 8)\n", "does not parse"),
-        (b"a = DataLoader(d, 8", "does not parse"),
-        (b"a = DataLoader(d, 8)\0", "does not parse"),
-        (None, "cannot be read: No such file"),
-        (b"train(d)\n", "line 1 holds no calls of DataLoader"),
+        (b"# coding: none-such\na = DataLoader(d, 8)\n", CHANGE, "parse: unknown encoding"),
+        (b"# coding: latin-1\na = DataLoader(d, 8)\n", CHANGE, "its encoding is not plain UTF-8"),
+        (b"\xef\xbb\xbfa = DataLoader(d, 8)\n", CHANGE, "its encoding is not plain UTF-8"),
+        (b"x = '\xff'; a = DataLoader(d, 8)\n", CHANGE, "does not parse"),
+        (b"a = DataLoader(d, 8", CHANGE, "does not parse"),
+        (b"a = DataLoader(d, 8)\0", CHANGE, "does not parse"),
+        (None, CHANGE, "cannot be read: No such file"),
+        (b"train(d)\n", CHANGE, "line 1 holds no calls of DataLoader"),
+        (b"x = x.to(d, torch.half)\n", COPY, "line 1 may give it by position"),
+        (b"x = x.to(*where)\n", COPY, "passes arguments on with"),
+        (b"x = x.to(**where)\n", COPY, "passes arguments on with"),
+        (b"x = x.to((d))\n", COPY, "written in a way"),
+        (b"x, y = x.to(d), loss.to('cpu')\n", COPY, "which copy of line 1 it is"),
+        (b"x = x.to(d, non_blocking=True)\n", COPY, "it is written so already"),
+        (b"x = x.to(d); a = make(d)\n", {**COPY, "pin_memory": True}, "no calls of DataLoader"),
+        (b"a = DataLoader(d, num_workers=args.workers)\n", CHANGE, "args.workers stands there"),
+        (b"a = DataLoader(d)\n", {"persistent_workers": True}, "how many workers there are"),
+        (b"a = DataLoader(d)\n", {"x=1), exit(), f(y": 4}, "written in a way"),
     ],
 )
-def test_a_file_that_cannot_be_changed(source, why, tmp_path, capsysbinary):
+def test_what_takes_a_decision_or_cannot_be_read_is_left_to_the_user(
+    source, change, why, tmp_path, capsysbinary
+):
     if source is not None:
         (tmp_path / "train.py").write_bytes(source)
-    out, err = suggested(tmp_path, capsysbinary)
+    out, err = suggested(tmp_path, capsysbinary, change=change)
     remark = next(line for line in out.decode().splitlines() if "by hand: " in line)
     assert why in remark
     assert remark.removeprefix("# ") in err
@@ -212,9 +227,6 @@ def test_several_changes_of_one_file_apply_together(tmp_path, capsysbinary):
     assert (tmp_path / "train.py").read_text() == "\n".join(lines)
 
 
-COPY = {"non_blocking": True}
-
-
 @pytest.mark.parametrize(
     ("source", "change", "expected"),
     [
@@ -238,28 +250,6 @@ def test_arguments_are_set(source, change, expected, tmp_path, capsysbinary):
     out, _ = suggested(tmp_path, capsysbinary, change=change)
     apply("git", out, tmp_path)
     assert (tmp_path / "train.py").read_text() == expected
-
-
-@pytest.mark.parametrize(
-    ("source", "change"),
-    [
-        ("x = x.to(d, torch.half)\n", COPY),
-        ("x = x.to(*where)\n", COPY),
-        ("x = x.to(**where)\n", COPY),
-        ("x = x.to((d))\n", COPY),
-        ("x, y = x.to(d), loss.to('cpu')\n", COPY),
-        ("x = x.to(d, non_blocking=True)\n", COPY),
-        ("x = x.to(d); a = make(d)\n", {**COPY, "pin_memory": True}),
-        ("a = DataLoader(d, num_workers=args.workers)\n", CHANGE),
-        ("a = DataLoader(d)\n", {"persistent_workers": True}),
-        ("a = DataLoader(d)\n", {"x=1), exit(), f(y": 4}),
-    ],
-)
-def test_what_takes_a_decision_is_left_to_the_user(source, change, tmp_path, capsysbinary):
-    (tmp_path / "train.py").write_text(source)
-    out, _ = suggested(tmp_path, capsysbinary, change=change)
-    assert b"# edit by hand: " in out
-    assert b"---" not in out
 
 
 @pytest.mark.parametrize("name", ['a"b.py', "a\\b.py", "a\tb.py", "a\n--- a/b.py", "fifo"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,17 +15,8 @@ from trainprof.tune.measurements import Progress
 from trainprof.tune.trial import WARM_UP, Measured, Trial
 
 CHANGE = Trial("num_workers=4", {"num_workers": 4})
-DONE = Measured(
-    trial=CHANGE,
-    number=1,
-    directory="trials/x",
-    outcome=OK,
-    detail=None,
-    seconds=9.0,
-    pace=Pace(0.005, None),
-    training_pace=Pace(0.008, None),
-)
-
+PACES = {"pace": Pace(0.005, None), "training_pace": Pace(0.008, None)}
+DONE = Measured(CHANGE, 1, "trials/x", outcome=OK, detail=None, seconds=9.0, **PACES)
 
 LINE = "trial 4 of about 9: num_workers=4: 125 steps/s (1m 00s left)\n"
 
@@ -34,13 +26,6 @@ class Terminal(io.StringIO):
 
     def isatty(self):
         return True
-
-
-class Clock:
-    now_s = 100.0
-
-    def __call__(self):
-        return self.now_s
 
 
 def running(trial=CHANGE, left_s=90.0):
@@ -53,21 +38,19 @@ def ended(measured=DONE, left_s=60.0):
 
 def test_on_a_terminal_the_time_that_is_left_goes_down(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    screen, clock = Terminal(), Clock()
-    progress = TuneProgress(screen, clock=clock)
+    screen, clock = Terminal(), SimpleNamespace(now_s=100.0)
+    progress = TuneProgress(screen, clock=lambda: clock.now_s)
     progress(running(left_s=120.0))
-    lines = [screen.getvalue()]
-    for _ in range(2):
+    for left in ("2m 00s", "1m 30s", "1m 00s"):
+        line = screen.getvalue().rpartition("\r")[2]
+        assert line == f"trial 4 of about 9: num_workers=4 ... {left} left"
         clock.now_s += 30.0
         progress.draw()
-        lines.append(screen.getvalue())
-    shown = [line.rpartition("\r")[2] for line in lines]
-    assert shown[0] == "trial 4 of about 9: num_workers=4 ... 2m 00s left"
-    assert shown[1].endswith("1m 30s left")
-    assert shown[2].endswith("1m 00s left")
-    assert all(len(line) < 100 for line in shown)
     progress(ended())
     assert screen.getvalue().endswith("\rtrial 4 of about 9: num_workers=4: 125 steps/s\n")
+    with TuneProgress(screen) as progress:
+        progress(running())
+    assert screen.getvalue().endswith(" \r")  # taken back at the end
 
 
 def kept(*names):
@@ -95,27 +78,16 @@ def test_in_a_log_each_trial_has_a_line_and_those_from_before_have_one(steps, sa
     assert log.getvalue() == said
 
 
-def test_a_line_that_is_under_way_is_taken_back_at_the_end():
-    screen = Terminal()
-    with TuneProgress(screen) as progress:
-        progress(running())
-    assert screen.getvalue().endswith("\r")
-    assert screen.getvalue().rstrip("\r").endswith(" ")
-
-
 @pytest.mark.parametrize(
-    ("measured", "lines"),
+    ("changes", "lines"),
     [
-        (replace(DONE, training_pace=None), "200 steps/s"),
-        (replace(DONE, trial=Trial(WARM_UP)), "125 steps/s"),
-        (replace(DONE, trial=Trial(WARM_UP), outcome=TOO_FEW_STEPS), "done, not counted"),
-        (
-            replace(DONE, pace=None, training_pace=None, outcome=FAILED, detail="ValueError"),
-            "failed: ValueError",
-        ),
+        ({"training_pace": None}, "200 steps/s"),
+        ({"trial": Trial(WARM_UP)}, "125 steps/s"),
+        ({"trial": Trial(WARM_UP), "outcome": TOO_FEW_STEPS}, "done, not counted"),
+        ({**dict.fromkeys(PACES), "outcome": FAILED, "detail": "KeyError"}, "failed: KeyError"),
     ],
 )
-def test_a_trial_is_told_by_its_pace_or_what_became_of_it(measured, lines):
+def test_a_trial_is_told_by_its_pace_or_what_became_of_it(changes, lines):
     log = io.StringIO()
-    TuneProgress(log)(ended(measured))
+    TuneProgress(log)(ended(replace(DONE, **changes)))
     assert log.getvalue().endswith(f": {lines} (1m 00s left)\n")

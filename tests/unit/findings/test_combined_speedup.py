@@ -44,18 +44,6 @@ def test_gains_of_one_part_do_not_add_up_beyond_it() -> None:
     assert together(context, findings) == pytest.approx(1 / (1 - 0.6), rel=0.01)
 
 
-def test_loaders_of_training_and_evaluation_of_one_line() -> None:
-    evaluation = Planted(fetch_s=0.02, compute_s=0.002, role="evaluation").having(id=1)
-    context = case_of(Planted(fetch_s=0.02, compute_s=0.01), evaluation, parts={"evaluation": 4.0})
-    findings = diagnose(context).findings
-    assert {x.id for x in findings} == {"serial_loading", "slow_validation"}
-    everything = together(context, findings)
-    assert everything is not None
-    assert everything > max(x.predicted_speedup[0] for x in findings if x.predicted_speedup)
-    saved_s = sum(x.recoverable_s or 0.0 for x in findings)
-    assert everything == pytest.approx(context.training_s / (context.training_s - saved_s), rel=0.2)
-
-
 def test_steps_that_get_faster_leave_checkpoints_as_they_are() -> None:
     context = case_of(Planted(fetch_s=0.02, compute_s=0.001), parts={"checkpoint": 4.0})
     loading, saving = diagnose(context).findings
@@ -77,13 +65,3 @@ def test_starting_workers_for_evaluation_is_part_of_what_evaluation_takes() -> N
     everything = together(context, findings)
     assert everything is not None
     assert everything <= 1.001 * max(high_of(x) for x in findings if x.id == "slow_validation")
-
-
-def test_less_python_beside_full_workers_gives_nothing_together_either() -> None:
-    # Steps of 20 ms, half of them Python; with two workers a batch comes each 10 ms, no sooner.
-    planted = Planted(fetch_s=0.02, compute_s=0.02, running=1.0, cores=2)
-    context = case_of(planted, parts={"checkpoint": 0.5})
-    findings = diagnose(context).findings
-    everything = together(context, findings)
-    assert everything is not None
-    assert everything < 1.5 * max(high_of(finding) for finding in findings)

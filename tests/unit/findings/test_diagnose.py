@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.cases import HEALTHY, Planted, case_of, healthy, on_device, with_run
+from support.cases import Planted, case_of, healthy
 from support.findings import handed_over, reported
 
 from trainprof.analysis.pipeline.bounds import Interval
@@ -18,7 +18,7 @@ from trainprof.findings.catalogue import (
     rule_settings,
     threshold_names,
 )
-from trainprof.findings.diagnose import _without_symptoms, diagnose
+from trainprof.findings.diagnose import diagnose
 from trainprof.findings.gain import least_gain
 from trainprof.findings.run_context import RunContext
 
@@ -31,16 +31,8 @@ QUICK_ROWS = {"fetch_s": 0.0001, "running": 1.0, "compute_s": 0.0003, "cores": 2
         pytest.param(Planted(workers=2, fetch_s=0.01, compute_s=0.03), id="workers keep up"),
         pytest.param(Planted(fetch_s=0.0004, compute_s=0.03), id="data in memory, no workers"),
         pytest.param(
-            Planted(workers=4, fetch_s=0.01, compute_s=0.03, passes=10, start_s=0.001),
-            id="quick starts",
-        ),
-        pytest.param(
             Planted(workers=2, fetch_s=0.004, compute_s=0.03, slow_every=40),
             id="slow samples that the buffer hides",
-        ),
-        pytest.param(
-            Planted(workers=4, fetch_s=0.01, reading=0.9, compute_s=0.03),
-            id="reading that nobody waits for",
         ),
         pytest.param(
             Planted(workers=2, fetch_s=0.001, compute_s=0.004, receive_s=Interval.exactly(0.0015)),
@@ -129,13 +121,6 @@ def test_what_may_lose_stands_out_from_all_noise_or_is_not_reported() -> None:
     assert reported(case_of(little, halves={"data_wait": (0.07, 0.07)})) == []
 
 
-def test_a_run_of_which_training_is_little_is_judged_by_its_training() -> None:
-    """A short one, to see how it goes, whose imports take longer than its steps."""
-    context = healthy(parts={"checkpoint": 0.15})
-    short = with_run(context, wall_s=20 * context.training_s)
-    assert reported(short) == ["slow_checkpoints"]
-
-
 def test_settings_are_read_strictly_from_the_user_and_leniently_from_a_run() -> None:
     assert parsed_settings(["python_in_loop.share=0.2"]) == {"python_in_loop.share": 0.2}
     names = ("python_in_loop=0.2", "nothing.share=1", "python_in_loop.share=x")
@@ -163,20 +148,3 @@ def test_findings_are_ranked_by_what_they_recover() -> None:
     assert [x.id for x in findings] == ["serial_loading", "gc_pauses", "slow_checkpoints"]
     recovered = [x.recoverable_s or 0.0 for x in findings]
     assert recovered == sorted(recovered, reverse=True)
-
-
-@pytest.mark.parametrize("low", [0.6, 1.2])
-def test_workers_that_may_not_help_are_no_cure_for_too_many_threads(low: float) -> None:
-    (serial,) = diagnose(case_of(Planted(fetch_s=0.01, compute_s=0.01))).findings
-    threads = replace(serial, id="thread_count", change={}, predicted_speedup=None)
-    unsure = replace(serial, predicted_speedup=[low, 1.7])
-    known, _ = _without_symptoms([unsure, threads], {rule.id: rule for rule in RULES})
-    assert ("serial_loading" in [x.id for x in known]) == (low > 1)
-
-
-@pytest.mark.parametrize(("idle_s", "is_reported"), [({}, False), ({"host_s": 1.0}, True)])
-def test_on_a_device_only_that_counts_in_which_it_idles(
-    idle_s: dict[str, float], is_reported: bool
-) -> None:
-    context = case_of(Planted(**HEALTHY), parts={"other": 1.0, "gc": 0.5})
-    assert ("python_in_loop" in reported(on_device(context, **idle_s))) is is_reported

@@ -133,44 +133,6 @@ def test_a_test_behind_training_does_not_stand_for_its_evaluation(tmp_path: Path
     assert finding.site == "train.py:42"
 
 
-def test_a_loader_that_another_thread_reads_is_left_as_it_is(tmp_path: Path) -> None:
-    script = Script()
-    run = script.run
-    run.thread = 1
-    script.pass_over(lambda: None)
-    run.thread = 0
-    for _ in range(BATCHES):
-        script.learn()
-    context = script.context(tmp_path)
-    assert [x.thread for x in context.loaders] == ["other"]
-    assert context.loaders == context.summary.loaders
-
-
-def test_batches_of_workers_are_apart_too(tmp_path: Path) -> None:
-    script = Script(num_workers=2)
-    run = script.run
-
-    def delivered(ns: int) -> None:
-        run.record(Kind.NEXT_PARTS, run.now, run.now + ns, site=script.loader, value=US)
-
-    for is_training in (False, True):
-        run.iterate(script.loader)
-        for number in range(BATCHES):
-            with run.span(Kind.LOADER_NEXT, site=script.loader, value=number + 1):
-                delivered(2 * MS if is_training else 9 * MS)
-                run.passes_time(10 * MS)
-            if is_training:
-                script.learn()
-        run.stop(script.loader)
-    context = script.context(tmp_path)
-    [feeding] = context.feeding
-    assert feeding.loader.blocked_s == pytest.approx((BATCHES - 1) * 0.002)
-    assert feeding.loader.receive_s == pytest.approx((BATCHES - 1) * 1e-6)
-    [whole] = context.summary.loaders
-    assert whole.blocked_s == pytest.approx((BATCHES - 1) * 0.011)
-    assert replace(feeding.loader, hot_lines=[]) != replace(whole, hot_lines=[])
-
-
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 def test_workers_that_were_started_ahead_of_training_could_have_lived_on(
     tmp_path: Path, ahead: int

@@ -107,15 +107,6 @@ def test_of_ranks_that_wait_for_two_loaders_each_has_its_share(ranks: int) -> No
     assert named(*[both] * ranks) == ("train.py:41", [50, 60])
 
 
-def test_ranks_that_wait_for_a_loader_of_one_line_wait_for_that() -> None:
-    each = [waiting_for(loader(41, seconds)) for seconds in (0.8, 1.2)]
-    assert named(*each) == ("train.py:41", [50])
-    # The longest wait of one rank is not the longest of all.
-    waits = [(0.4, 0.6), (0.9, 0.1), (0.0, 1.0)]
-    uneven = [waiting_for(loader(41, first), loader(42, second)) for first, second in waits]
-    assert named(*uneven)[0] == "train.py:42"
-
-
 @pytest.mark.parametrize(
     ("loaders", "training", "line"),
     [

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import signal
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from trainprof.launch.manifest import (
     script_sha256,
 )
 from trainprof.launch.options import RunOptions
-from trainprof.launch.outcome import Outcome
+from trainprof.launch.outcome import Outcome, outcome_of
 from trainprof.launch.run import available_share
 from trainprof.launch.target import Target
 from trainprof.record.run_directory import RunDirectory
@@ -104,6 +105,22 @@ def test_what_is_started_in_the_end_is_told_beside_what_was_typed(words, is_ours
     target = replace(TARGET, words=words, name=script, is_ours=is_ours)
     manifest = opened(target)
     assert (manifest["script"], manifest["entry"]) == (script, entry)
+
+
+def test_a_wait_status_is_a_status_or_a_signal_and_maybe_ctrl_c():
+    def outcome(wait_status, *received, interrupted=False):
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        more = {"signals_received": received, "interrupted": interrupted}
+        return outcome_of(wait_status, usage, ended_ns=2, **more)
+
+    assert (outcome(3 << 8).status, outcome(3 << 8).signal) == (3, None)
+    dumped = outcome(signal.SIGABRT | 0x80)
+    assert (dumped.status, dumped.signal) == (None, signal.SIGABRT)
+    assert outcome(signal.SIGINT).interrupted
+    assert outcome(130 << 8).interrupted
+    assert outcome(0, signal.SIGINT, interrupted=True).interrupted
+    # received by a background job that is deaf to it
+    assert not outcome(0, signal.SIGINT).interrupted
 
 
 def ended(status=None, number=None, interrupted=False):

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from trainprof.launch.options import script_environment
 
 
@@ -22,12 +24,15 @@ def test_only_ours_is_added():
     }
 
 
-def test_the_users_search_path_stays_behind_ours():
-    assert environment(PYTHONPATH="/a:/b")["PYTHONPATH"] == "/site:/a:/b"
-    # An empty entry means the working directory, an empty variable nothing.
-    assert environment(PYTHONPATH="/a::/b:")["PYTHONPATH"] == "/site:/a::/b:"
-    assert environment(PYTHONPATH="")["PYTHONPATH"] == "/site"
-
-
-def test_under_another_trainprof_our_entry_stands_once():
-    assert environment(PYTHONPATH="/site:/a")["PYTHONPATH"] == "/site:/a"
+@pytest.mark.parametrize(
+    ("users", "made"),
+    [
+        ("/a:/b", "/site:/a:/b"),
+        # An empty entry means the working directory, an empty variable nothing.
+        ("/a::/b:", "/site:/a::/b:"),
+        ("", "/site"),
+        ("/site:/a", "/site:/a"),  # under another trainprof
+    ],
+)
+def test_the_users_search_path_stays_behind_ours(users, made):
+    assert environment(PYTHONPATH=users)["PYTHONPATH"] == made

@@ -115,20 +115,6 @@ def test_threads_lose_and_tear_nothing(log):
     assert len({event.thread for event in recording.events}) == threads
 
 
-def test_threads_that_define_texts_share_ids(log):
-    log.emit(Kind.FORWARD, 1, 2)
-    ready = threading.Barrier(4)
-    ids: list[dict[str, int]] = []
-
-    def define_all():
-        ready.wait()
-        ids.append({str(n): log.define(Topic.CLASS, str(n)) for n in range(2000)})
-
-    in_threads([define_all] * 4)
-    assert ids == [ids[0]] * 4
-    assert {text: number for number, (_, text) in read(log).texts.items()} == ids[0]
-
-
 def test_a_record_made_while_the_log_grows_is_kept(log, monkeypatch):
     """As a garbage collection or a signal handler may, on the very thread that grows the log."""
     allocate = os.posix_fallocate

@@ -7,7 +7,6 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from support.session import ROOT, read_recording
 
-from trainprof.record import event_log, log_chunk
+from trainprof.record import log_chunk
 from trainprof.record.event_log import EventLog
 from trainprof.record.log_chunk import FIRST_CHUNK_BYTES
 from trainprof.record.log_reader import MAX_LOG_BYTES, log_paths, read_log
@@ -157,23 +156,6 @@ def test_a_thread_that_still_records_loses_nothing_and_lives(tmp_path, role):
     assert len(recording.notes(Topic.ENVIRONMENT)) == 800
 
 
-@pytest.mark.parametrize("records", [10, CHUNK_BYTES // RECORD_BYTES])
-def test_a_thread_that_has_its_place_already_writes_there(log, monkeypatch, records):
-    fill(log, records)
-    calls = 0
-
-    def trim_at_first():
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            log.trim()
-        return threading.get_ident()
-
-    monkeypatch.setattr(event_log, "get_ident", trim_at_first)
-    fill(log, 2, first=records)
-    assert values(log) == list(range(records + 2))
-
-
 def test_a_log_has_a_largest_size(log, monkeypatch):
     monkeypatch.setattr(log_chunk, "MAX_WRITTEN_BYTES", 2 * CHUNK_BYTES)
     fill(log, 2 * CHUNK_BYTES // RECORD_BYTES)
@@ -234,26 +216,6 @@ def test_the_rest_of_a_disk_is_left_to_the_script(
     else:
         assert size(log) == 2 * CHUNK_BYTES  # a small one is no matter
         assert read_log(path_of(log)).stopped_errno == Stop.LITTLE_ROOM
-
-
-@pytest.mark.skipif(
-    not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="all go the long way without GIL"
-)
-def test_what_is_not_recorded_any_more_is_no_dearer(log, monkeypatch):
-    monkeypatch.setattr(log_chunk, "MAX_WRITTEN_BYTES", CHUNK_BYTES)
-    fill(log, CHUNK_BYTES // RECORD_BYTES)
-    called: Counter[str] = Counter()
-
-    def count(frame, event, arg):
-        called[frame.f_code.co_name] += event == "call"
-
-    sys.setprofile(count)
-    try:
-        fill(log, 10_000)
-    finally:
-        sys.setprofile(None)
-    assert called["emit"] == 10_000
-    assert called["emit_slowly"] < 10
 
 
 FULL = """

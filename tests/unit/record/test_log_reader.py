@@ -8,8 +8,6 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.session import read_recording
 
 from trainprof.record.event_log import EventLog
@@ -64,14 +62,6 @@ def test_a_file_cut_anywhere_keeps_its_whole_records(whole, tmp_path):
         # The header's text is whole, or nothing of it is believed.
         assert log.header == {} or log.header["pid"] == os.getpid()
     assert len(read_recording(path).of(Kind.FORWARD)) == EVENTS
-
-
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
-@given(data=st.binary(max_size=200), with_magic=st.booleans())
-def test_foreign_bytes_raise_nothing_but_unreadable(tmp_path_factory, data, with_magic):
-    path = tmp_path_factory.getbasetemp() / "foreign.events"
-    log = read_or_refused(path, MAGIC + data if with_magic else data)
-    assert log is None or log.body.nbytes % RECORD_BYTES == 0
 
 
 def parts(number, text, topic=Topic.CLASS):

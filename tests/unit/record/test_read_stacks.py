@@ -37,19 +37,13 @@ def test_a_half_written_sample_leaves_the_one_before(tmp_path):
     assert read_last_stacks(tmp_path) == [{"pid": 7, "at_ns": 2}]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\0" * 9000, b"[" * 4000, b"[]", b'{"at_ns": "1"}', b'{"at_ns": true}', b"\xff"],
-)
+@pytest.mark.parametrize("content", [b"", b"[" * 4000, b"[]", b'{"at_ns": true}', b"\xff"])
 def test_what_is_no_sample_is_left_out(tmp_path, content):
+    assert stack_paths(tmp_path / "none") == read_last_stacks(tmp_path) == []
     left(tmp_path, content)
     left(tmp_path, slot(5), "8-1")
     (tmp_path / f"9-1{STACKS_SUFFIX}").symlink_to("/etc/passwd")
     assert read_last_stacks(tmp_path) == [{"pid": 7, "at_ns": 5}]
-
-
-def test_nothing_is_no_sample(tmp_path):
-    assert stack_paths(tmp_path / "none") == read_last_stacks(tmp_path) == []
 
 
 def test_the_main_threads_line_is_the_users(tmp_path):

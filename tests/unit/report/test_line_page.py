@@ -215,13 +215,6 @@ def test_line_pages(golden, gallery):
     )
 
 
-def test_hot_lines_are_red_where_colour_is_allowed():
-    text = page(photos(), color=True)
-    (hot,) = [row for row in text.splitlines() if "picture.load()" in row]
-    assert hot.startswith("\x1b[1;31m")
-    assert "\x1b" not in page(photos())
-
-
 @pytest.mark.parametrize("width", [20, 60, 80, 200])
 def test_no_line_is_wider_than_the_page(width):
     for options in ({}, {"verbose": True}, {"unit_s": 1e-9}):

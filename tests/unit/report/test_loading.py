@@ -97,11 +97,6 @@ def test_training_comes_before_evaluation():
 # A loader in full
 
 
-def with_workers(rows: list[dict[str, Any]]) -> RunSummary:
-    loader = STARVED.loaders[0]
-    return replace(STARVED, loaders=[replace(loader, fetch=replace(loader.fetch, per_worker=rows))])
-
-
 def test_a_loader_in_full_is_the_golden_one(golden):
     built = replace(STARVED.loaders[0], built_by="transformers", bound=None)
     golden("loader_80.txt", render_loader(STARVED, 0, PAGE))
@@ -109,19 +104,6 @@ def test_a_loader_in_full_is_the_golden_one(golden):
     unknown = replace(STARVED, loaders=[built])
     golden("loader_unknown_limit_80.txt", render_loader(unknown, 0, PAGE))
     golden("loader.md", markdown.render_loader(STARVED, 0))
-
-
-def test_workers_of_several_epochs_are_one_row():
-    rows = [summaries.worker(number, 0.2, 10, busy=0.5) for number in (0, 1, 0, 1)]
-    lines = render_loader(with_workers(rows), 0, WIDE).split("\n")
-    start = next(at for at, line in enumerate(lines) if line.startswith("Worker"))
-    assert [re.split(r" {2,}", line)[:4] for line in lines[start + 1 : start + 3]] == [
-        ["0", "20", "50 %", "200 ms"],
-        ["1", "20", "50 %", "200 ms"],
-    ]
-    assert "I/O" in lines[start]
-    unread = render_loader(with_workers([row | {"reading_s": None} for row in rows]), 0, WIDE)
-    assert not re.search("^Worker.*I/O", unread, re.MULTILINE)
 
 
 # What is said of a loader

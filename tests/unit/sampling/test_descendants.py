@@ -125,28 +125,3 @@ def test_what_others_may_have_left_to_us_is_ended_only_with_the_trials_mark(
         assert strangers.is_running()
         strangers.kill()
         strangers.wait()
-
-
-def test_what_those_before_it_start_is_theirs():
-    """Even with the mark of the trial's: it has a parent."""
-    starts = (
-        "import subprocess as s, sys; input();"
-        f"c = s.Popen([sys.executable, '-c', {SLEEPS!r}], stdout=s.DEVNULL);"
-        "print(c.pid, flush=True); input(); c.kill()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", starts],
-        env={**os.environ, ENV_DIRECTORY: "run"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as before:
-        assert before.stdin is not None
-        assert before.stdout is not None
-        with Orphans("run") as watched:
-            before.stdin.write("\n")
-            before.stdin.flush()
-            theirs = psutil.Process(int(before.stdout.readline()))
-            assert watched.end() == ()
-            assert theirs.is_running()
-        before.stdin.write("\n")

@@ -8,9 +8,8 @@ import sys
 from collections import Counter
 
 import pytest
+from support.sampled_system import sampled_system
 
-from trainprof.analysis.machine.system import system_summary
-from trainprof.sampling.gpu import GpuReader
 from trainprof.sampling.gpu_metrics import METRICS
 
 MS = 1_000_000
@@ -261,24 +260,6 @@ class TestFailures:
         assert ended == "every GPU is lost"
 
 
-class SlowSensor:
-    """A driver of three GPUs that tell little, and their temperature in 120 ms."""
-
-    nvmlDeviceGetUUID = nvmlDeviceGetName = staticmethod(lambda handle: f"GPU-{handle}")
-    nvmlDeviceGetCount = staticmethod(lambda: 3)
-    nvmlDeviceGetHandleByIndex = staticmethod(lambda index: index)
-    nvmlDeviceGetPowerUsage = staticmethod(lambda handle: 5000)
-    nvmlInit = staticmethod(lambda: None)
-    NVML_TEMPERATURE_GPU = 0
-
-    def __init__(self, time):
-        self._time = time
-
-    def nvmlDeviceGetTemperature(self, handle, sensor):
-        self._time.ns += 120 * MS
-        return 1
-
-
 class TestRates:
     @pytest.mark.proves(GPUS, "call rates within their tiers")
     def test_calls_keep_to_their_tiers(self, sample_lines, calls):
@@ -299,15 +280,6 @@ class TestRates:
         assert "utilization_gpu_percent" not in samples[2]["gpus"][0]
         assert samples[-1]["call_ns"] >= 600 * MS
 
-    def test_dear_calls_that_take_long_together_do_not_hold_up_a_sample(self, fake_time):
-        reader = GpuReader(lambda: SlowSensor(fake_time), clock=fake_time.clock)
-        asked = []
-        for _ in range(3):
-            devices = reader.sample()["gpus"]
-            asked.append([gpu["index"] for gpu in devices if "temperature_c" in gpu])
-            assert all(gpu["power_w"] == 5 for gpu in devices)
-        assert asked == [[0], [1], [2]]
-
 
 @pytest.fixture
 def sampled(sample_lines):
@@ -321,12 +293,8 @@ def sampled(sample_lines):
             {"t_ns": now_ms * MS, **sample}
             for now_ms, sample in zip(times_ms, samples, strict=True)
         ]
-        nothing = dict.fromkeys(("main_pid", "usable_cores", "memory_limit_bytes"))
-        end_ns = lines[-1]["t_ns"]
-        system = system_summary(
-            [], [], lines, start_ns=0, end_ns=end_ns, interval_s=0.13, **nothing
-        )
-        return system.gpus[0], end_ns / 1e9 / 3600
+        end_s = lines[-1]["t_ns"] / 1e9
+        return sampled_system([], [], lines, end_s=end_s).gpus[0], end_s / 3600
 
     return run
 

@@ -386,10 +386,6 @@ def test_changes_together_reach_no_loader_that_they_were_not_meant_for():
     assert trial.arguments_at("data.py:5") == {"pin_memory": True}
     assert trial.overrides["pin_memory"] is True
     assert trial.settings() == {"fused": True}
-    # What each line has by itself stays with it.
-    by_line = {"num_workers": {"train.py:41": 3, "data.py:5": 2}, "persistent_workers": True}
-    several = Candidate("workers", by_line, (1.5, 2.0), sites=both_lines)
-    assert together([several, pinned]).overrides == {**by_line, "pin_memory": True}
 
 
 def test_forecasts_are_of_steps_without_saves():
@@ -480,7 +476,6 @@ def copying(**changes: Any) -> RunContext:
     return replace(context, summary=replace(context.summary, devices=devices, transfers=rows))
 
 
-BURSTS: dict[str, Any] = {"fetch_s": 0.003, "bursts": (30, 11, 13.3), "compute_s": 0.0126}
 KEPT: dict[str, Any] = {"workers": 2, "fetch_s": 0.004, "passes": 10, "start_s": 0.1}
 
 
@@ -490,7 +485,6 @@ KEPT: dict[str, Any] = {"workers": 2, "fetch_s": 0.004, "passes": 10, "start_s":
         (planted(fetch_s=0.03), "serial_loading", True),
         (streaming(shares_samples=True), "serial_loading", True),
         (planted(workers=1, fetch_s=0.03), "too_few_workers", True),
-        (planted(workers=2, passes=1, **BURSTS), "slow_samples", True),
         (planted(**KEPT, compute_s=0.01), "worker_restart", True),
         # No loader of evaluation is ever changed.
         (evaluated(2.6, **KEPT), "worker_restart", False),

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support import summaries
 from support.planted_trials import (
     FakeRunner,
     Planted,
@@ -34,7 +33,7 @@ from trainprof.tune.trial import (
     loader_alone,
 )
 from trainprof.tune.trial_limits import limits_of
-from trainprof.tune.trial_reading import DID_NOT_END, first_passes
+from trainprof.tune.trial_reading import DID_NOT_END
 
 SITE = "train.py:9"
 WORKERS = workers(4).trial()
@@ -371,19 +370,6 @@ def test_what_else_is_faster_is_recommended_then_and_alone():
 def test_where_no_pass_ended_it_is_said_what_sharing_is_taken_from(loader, first, is_noted):
     summary = summary_of(searched(passes(first, first)), **loader)
     assert any(SITE in caution for caution in summary.recommended.cautions) is is_noted
-
-
-def test_first_passes_of_streams_alone_are_read_by_their_line():
-    stream = summaries.loader(SITE, is_iterable=True, num_workers=2)
-    loaders = [
-        replace(stream, id=2, passes=3, ended=2, ended_batches=[7, 8], iterations=17),
-        replace(stream, id=3, passes=1, iterations=9),
-        replace(stream, id=4, site="train.py:15", passes=1, iterations=9),
-        summaries.loader("train.py:20", id=5, is_iterable=False, ended_batches=[5]),
-        replace(stream, id=6, site="train.py:30", role="evaluation"),
-    ]
-    summary = replace(base_summary(), loaders=loaders)
-    assert first_passes(summary) == {SITE: ended(7), "train.py:15": begun(9)}
 
 
 # -- what is not decided is repeated

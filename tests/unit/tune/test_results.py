@@ -110,21 +110,6 @@ def test_rows_stand_in_the_order_in_which_they_were_tried_with_their_forecasts()
     assert (held["num_workers=2"], held["num_workers=4"]) == (True, False)
 
 
-def test_a_forecast_of_what_is_too_noisy_is_neither_right_nor_wrong():
-    measurements = searched()
-    slow = next(run for run in measurements.runs if run.trial.name == BASELINE)
-    slower = replace(slow.pace, mean_s=slow.pace.mean_s * 9, steps_s=slow.pace.steps_s * 9)
-    others = [run for run in measurements.runs if run.trial.name != BASELINE]
-    second = replace(slow, number=2, pace=slower, training_pace=slower)
-    measurements.runs = [slow, second, *others]
-    row = rows_of(measurements)[CEILING]
-    assert row.speedup is not None
-    assert (row.predicted, row.held) == ([1.5, 4.0], None)
-    # As noisy as it is, it tells that this one was wrong.
-    measurements.predicted[CEILING] = (1e6, 2e6)
-    assert rows_of(measurements)[CEILING].held is False
-
-
 @pytest.mark.parametrize(
     ("measured", "held"),
     [

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.planted_trials import FakeRunner, Planted, plan_of, search_of, threads, workers
 
-from trainprof.analysis.statistics.speedup import FASTER, SLOWER
+from trainprof.analysis.statistics.speedup import SLOWER
 from trainprof.analysis.summary.tune import (
     BASELINE,
     BUDGET,
@@ -147,16 +147,6 @@ def test_workers_that_a_trial_sees_start_anew_are_tried_as_such_that_live_on():
     assert low < times.mid < high
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_what_was_found_faster_only_when_repeated_is_tried_together_or_named(seed):
-    planted = Planted(by_workers_and_optimizer, spread=0.02, seed=seed)
-    known, runner = searched(planted, plan_of(workers(4), FUSED))
-    speed = known.speedup(FUSED.trial())
-    if speed.verdict == FASTER and speed.mid >= 1.03:
-        # The last baseline may tell what no run before it could.
-        assert "num_workers=4,fused=True" in (*runner.ran, *known.unfinished)
-
-
 def test_a_baseline_that_no_model_meets_is_not_planned_from():
     planned = []
     unmet = replace(plan_of(threads(1)), ceiling=None, alone=None)
@@ -286,20 +276,6 @@ def test_the_first_run_counts_where_another_baseline_leaves_no_time_for_a_change
     assert [run.trial.name for run in known.runs] == [BASELINE, "num_workers=2"]
     assert known.speedup(known.runs[1].trial).mid > 1.5
     assert known.first_counts
-
-
-def test_where_no_time_is_left_for_a_change_the_budget_that_has_it_is_known():
-    class SlowToEnd(FakeRunner):
-        def run(self, trial, number, limits):
-            self.clock_s += 5.0 if trial.name == BASELINE else 0.0
-            return super().run(trial, number, limits)
-
-    runner = SlowToEnd(Planted(by_workers_and_threads, start_up_s=3.0))
-    known = search_of(runner, lambda base, free_s: plan_of(*PLANS), budget_s=14.0).run()
-    assert not any("=" in name for name in runner.ran)
-    assert known.ended_by == BUDGET
-    assert known.needed_budget_s == 15.0
-    assert known.unfinished[0] == "num_workers=2"
 
 
 def test_runs_that_were_made_before_take_nothing_of_the_budget():

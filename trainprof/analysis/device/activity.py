@@ -15,16 +15,18 @@ from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import DeviceMarkFlag, Kind, SyncFlag, TransferFlag
 
 # Clocks of host and device drift apart: they are aligned anew over so many marks.
-ALIGNED_MARKS: Final = 256
+_ALIGNED_MARKS: Final = 256
 # A phase begins at its own mark, or at that of the phase that ended just before: 10 us and what a
 # mark takes.
 _ADJACENT_NS: Final = 40_000
 # A copy that comes within 30 us after a mark gets none of its own at its beginning.
 _COPY_ADJACENT_NS: Final = 70_000
 # An idle device needs some time to reach a mark; it is not work.
-MARK_LATENCY_NS: Final = 10_000
+_MARK_LATENCY_NS: Final = 10_000
 # Of two marks that are reached in the other order than they were put, each has its own stream.
 _OTHER_STREAM_NS: Final = 20_000
+# On fewer marks no figure is to rest.
+_MIN_MARKS: Final = 20
 PHASES: Final = (
     Kind.FORWARD,
     Kind.LOSS,
@@ -86,15 +88,14 @@ class Marks:
         return first, last, known
 
     def reached_ns(self) -> tuple[Int64, Int64]:
-        """Returns when each was reached by the host's clock: not before, and not after.
+        """Returns when each was reached by the host's clock: at the earliest, and at the latest.
 
-        A mark is reached after it was put and before it was seen. Both hold for all marks of a
-        stretch, which leaves little room: where the device was idle as one was put, it was reached
-        at once; where the host looked just after one was reached, it was seen at once.
+        A mark is reached after it was put and before it was seen. Over a stretch of marks the
+        tightest of both bounds hold for the offset between the clocks of host and device.
         """
         if len(self) == 0:
             return self.put_ns, self.put_ns
-        firsts = np.arange(0, max(len(self) - ALIGNED_MARKS // 2, 1), ALIGNED_MARKS)
+        firsts = np.arange(0, max(len(self) - _ALIGNED_MARKS // 2, 1), _ALIGNED_MARKS)
         lengths = np.diff(np.append(firsts, len(self)))
         least = np.maximum.reduceat(self.put_ns - self.clock_ns, firsts)
         most = np.minimum.reduceat(self.seen_ns - self.clock_ns, firsts)
@@ -109,13 +110,13 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Copies to or from a device that its marks tell about, one row each.
+    """Copies to or from a device that its marks show: `event` is their index among the thread's
+    events.
 
     Attributes:
-        event: Index among the thread's events.
         spans: Start and end on the device, by the host's clock, shape (n, 2), ns: the device did
-            nothing else then. Start and end are equal where they are not known.
-        is_beside: Reached ahead of what had been given out before: on a stream of its own.
+            nothing else then. Equal where they are not known.
+        is_beside: On a stream of its own.
     """
 
     event: Int64
@@ -125,16 +126,14 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a device did over the run, as far as its marks tell.
+    """What a device did over the run, as far as its marks show.
 
     Attributes:
-        index: Its number, as the script has it.
-        marks: The training thread's.
+        index: Its number in the script.
+        marks: The training thread's; `helpers`: of other threads, which autograd computes with.
         reached_ns: When each was reached by the host's clock, most likely.
         least, most: While there was work before it: surely, and at most.
         copying: While it copied to or from the host and did nothing else.
-        copies: Those, one by one.
-        helpers: Marks of other threads on it, which autograd computes with.
     """
 
     index: int
@@ -152,60 +151,35 @@ class Activity:
         return int(self.marks.put_ns[0])
 
 
-def marks_of(details: npt.NDArray[np.void], thread: int, device: int) -> Marks:
-    """Picks a thread's marks on a device out of a process's details."""
-    is_mark = (details["kind"] == Kind.DEVICE_MARK) & (details["thread"] == thread)
-    rows = details[is_mark & (details["site"] == device)]
+def _marks_of(details: npt.NDArray[np.void], thread: int) -> Marks:
+    rows = details[details["thread"] == thread]
     since = rows["value"].astype(np.uint64).view(np.int64)
     since = np.where(rows["flags"] & DeviceMarkFlag.FIRST, 0, since)
-    return Marks(
-        rows["start"].astype(np.int64),
-        rows["end"].astype(np.int64),
-        np.cumsum(since),
-    )
+    return Marks(rows["start"].astype(np.int64), rows["end"].astype(np.int64), np.cumsum(since))
 
 
-def activity_of(
-    details: npt.NDArray[np.void], events: Events, thread: int, window: tuple[int, int]
-) -> list[Activity]:
-    """Works out what each device did that the training thread put marks on."""
-    marks = details[details["kind"] == Kind.DEVICE_MARK]
-    activities = []
-    for device in np.unique(marks["site"][marks["thread"] == thread]).tolist():
-        threads = np.unique(marks["thread"][marks["site"] == device]).tolist()
-        others = tuple(marks_of(marks, other, device) for other in threads if other != thread)
-        activities.append(
-            _activity(device, marks_of(marks, thread, device), others, events, window)
-        )
-    return activities
-
-
-def _activity(
-    device: int,
-    marks: Marks,
-    helpers: tuple[Marks, ...],
-    events: Events,
-    window: tuple[int, int],
-) -> Activity:
+def _activity(device: int, details: npt.NDArray[np.void], timeline: Timeline) -> Activity:
+    """Works out what a device did from its marks of all threads."""
+    window, events = (timeline.window.start, timeline.window.end), timeline.events
+    others = set(np.unique(details["thread"]).tolist()) - {timeline.thread}
+    marks = _marks_of(details, timeline.thread)
     early, late = marks.reached_ns()
     reached = early + (late - early) // 2
     copies = _copies(marks, reached, events)
-    most = np.concatenate(
-        (
-            np.stack((marks.put_ns, late), axis=1),
-            _untold(marks, events, window),
-            _unmarked_waits(events),
-        )
+    at_most = (
+        np.stack((marks.put_ns, late), axis=1),
+        _untold(marks, events, window),
+        _unmarked_waits(events),
     )
     return Activity(
         index=device,
         marks=marks,
         reached_ns=reached,
-        least=Coverage.of(np.stack((marks.put_ns + MARK_LATENCY_NS, early), axis=1), window),
-        most=Coverage.of(most, window),
+        least=Coverage.of(np.stack((marks.put_ns + _MARK_LATENCY_NS, early), axis=1), window),
+        most=Coverage.of(np.concatenate(at_most), window),
         copying=Coverage.of(copies.spans, window),
         copies=copies,
-        helpers=helpers,
+        helpers=tuple(_marks_of(details, thread) for thread in sorted(others)),
     )
 
 
@@ -225,9 +199,7 @@ def _unmarked_waits(events: Events) -> Int64:
 
 
 def _copies(marks: Marks, reached: Int64, events: Events) -> Copies:
-    """Finds the copies between a mark put as they ended and one put as, or shortly before, they
-    began: nothing else lies between those two.
-    """
+    """Returns the copies between marks put as they ended and as they began, or just before."""
     index = np.flatnonzero(events.is_kind(Kind.TRANSFER))
     start, end = events.start[index], events.end[index]
     last = np.searchsorted(marks.put_ns, end, side="left")
@@ -248,10 +220,8 @@ class Overlap:
     """What the device did during the training thread's own time in each event, ns, shape (n,).
 
     Attributes:
-        activity: Of the device.
-        timeline: Of the thread.
-        least, most: Time in which it surely, and at most, worked or copied; before the first mark
-            nothing is known, which is in both.
+        least, most: Time in which it surely, and at most, worked or copied; both hold the time
+            before the first mark, of which nothing is known.
         least_ns, most_ns: Those within the own time of each event.
         copying_ns: Likewise, while it did nothing but copy.
     """
@@ -296,7 +266,7 @@ class Overlap:
         return DeviceWaits(index, np.maximum(ns, 0))
 
     def exposed_ns(self) -> Int64:
-        """Returns the own time of each event in which the device had surely run dry."""
+        """Returns the own time of each event in which the device was surely idle."""
         left: Int64 = np.maximum(self.timeline.nesting.own_ns - self.most_ns, 0)
         return left
 
@@ -311,8 +281,8 @@ def waiting(events: Events) -> tuple[Bool, Bool]:
 def needed_syncs(timeline: Timeline) -> Bool:
     """Returns which events are syncs that no script could leave out, shape (n,).
 
-    Those of gradient scalers and checkpoints, and what torch's own optimizers ask for in their
-    steps (LBFGS): not what a closure does that they call.
+    Those of gradient scalers and checkpoints, and of torch's own optimizers in their steps (LBFGS),
+    but not those in the closure that they call.
     """
     events, nesting = timeline.events, timeline.nesting
     is_sync, _ = waiting(events)
@@ -327,6 +297,30 @@ def needed_syncs(timeline: Timeline) -> Bool:
 
 
 def gives_work(timeline: Timeline) -> Bool:
-    """Returns in which events' own time the host gives out work, shape (n,)."""
+    """Returns in which events' own time the host launches work, shape (n,)."""
     gives = timeline.events.is_kind(*GIVES_WORK)
     return gives | (timeline.nesting.inside(gives) & ~timeline.events.is_kind(*WAITS))
+
+
+def device_overlap(details: npt.NDArray[np.void], timeline: Timeline) -> Overlap | None:
+    """Returns what the device did in the training thread's time; None with several or few marks."""
+    marks = details[details["kind"] == Kind.DEVICE_MARK]
+    own = marks["site"][marks["thread"] == timeline.thread]
+    devices, counts = np.unique(own, return_counts=True)
+    if several_devices(details, timeline) or max(counts, default=0) < _MIN_MARKS:
+        return None
+    device = int(devices[counts.argmax()])
+    return Overlap.of(_activity(device, marks[marks["site"] == device], timeline), timeline)
+
+
+def several_devices(details: npt.NDArray[np.void], timeline: Timeline) -> bool:
+    """Whether work went to more than one device: each also waits for the others.
+
+    A mark that is not reached then doesn't show that its own device had work.
+    """
+    events = timeline.all_events
+    copies = events.flags[events.is_kind(Kind.TRANSFER)]
+    marked = details["site"][details["kind"] == Kind.DEVICE_MARK]
+    # A few may have been put before the script had told which one it works on.
+    used = np.unique(marked, return_counts=True)[1] >= _MIN_MARKS
+    return bool((copies & TransferFlag.D2D).any()) or bool(used.sum() > 1)

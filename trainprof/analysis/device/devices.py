@@ -1,4 +1,4 @@
-"""The devices of a run as the summary has them."""
+"""The devices of a run in its summary: their time, copies, synchronizing calls and memory."""
 
 from __future__ import annotations
 
@@ -8,67 +8,127 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.device.activity import PHASES, Overlap, activity_of
-from trainprof.analysis.device.idle import idle_of, once_of
-from trainprof.analysis.device.kernel_share import KernelShare
-from trainprof.analysis.summary.device import Device
-from trainprof.analysis.summary.run import LEDGER_KEYS
+from trainprof.analysis.device.activity import PHASES, Overlap, device_overlap
+from trainprof.analysis.device.host_waits import (
+    emptied_caches,
+    found_syncs_of,
+    held_back,
+    placements,
+    sync_points,
+    transfers,
+)
+from trainprof.analysis.device.idle import idle_of
+from trainprof.analysis.device.kernel_share import KernelShare, kernel_share
+from trainprof.analysis.device.memory import out_of_memory_of, with_memory
+from trainprof.analysis.run.analysed import Analysed
+from trainprof.analysis.summary.device import (
+    Device,
+    EmptiedCache,
+    FoundSyncs,
+    OutOfMemory,
+    Placement,
+    SyncPoint,
+    Transfer,
+)
+from trainprof.analysis.summary.run import LEDGER_KEYS, System
 from trainprof.analysis.timeline.events import Bool, Int64
 from trainprof.analysis.timeline.intervals import Coverage
 from trainprof.analysis.timeline.ledger import KEY, Attribution
-from trainprof.analysis.timeline.steady_state import Steady
-from trainprof.analysis.timeline.timeline import Timeline
-from trainprof.record.schema import Kind, TransferFlag
+from trainprof.analysis.timeline.timeline_part import TimelinePart
 
-# On fewer marks no figure is to rest.
-MIN_MARKS: Final = 20
 # On a device copies take time too, of their own.
 _COPY_KEY: Final = KEY["transfer"]
 # Autograd may call for it on a thread of its own.
 _RECOMPUTE_KEY: Final = KEY["recompute"]
 
 
-def device_overlap(details: npt.NDArray[np.void], timeline: Timeline) -> Overlap | None:
-    """Returns what the device did during the training thread's time.
+@dataclass(frozen=True, slots=True)
+class DevicePart:
+    """What is known of the device that training uses.
 
-    None where one alone did not tell it.
+    Attributes:
+        timed: The one whose time is known, None where it is not.
+        devices: All that are known, with their memory; None without any.
     """
-    if several_devices(details, timeline):
-        return None
-    window = (timeline.window.start, timeline.window.end)
-    activities = activity_of(details, timeline.events, timeline.thread, window)
-    most = max(activities, key=lambda activity: len(activity.marks), default=None)
-    if most is None or len(most.marks) < MIN_MARKS:
-        return None
-    return Overlap.of(most, timeline)
+
+    timed: Device | None
+    devices: list[Device] | None
+    transfers: list[Transfer]
+    sync_points: list[SyncPoint]
+    placements: list[Placement]
+    found_syncs: FoundSyncs | None
+    emptied_caches: list[EmptiedCache]
+    out_of_memory: OutOfMemory | None
 
 
-def device_of(
-    overlap: Overlap,
-    attribution: Attribution,
-    steady: Steady,
-    device: str | None,
+def overlap_of(run: Analysed) -> Overlap | None:
+    """Returns what the one device did; None where devices were waited for, or nothing is known."""
+    if run.metadata.device() is None or run.synchronized() is not None:
+        return None
+    return device_overlap(run.process.details, run.timeline)
+
+
+def device_part(
+    run: Analysed,
+    time: TimelinePart,
+    overlap: Overlap | None,
+    system: System | None,
     compiling: Coverage,
-    driver: KernelShare | None = None,
-) -> Device:
-    """Returns an entry of the summary's `devices[]`.
+) -> DevicePart:
+    """Returns what a run recorded of its device, whose `overlap` is that of `overlap_of`."""
+    timeline, metadata, details = run.timeline, run.metadata, run.process.details
+    sites, window, kind = run.sites(), timeline.window, metadata.device()
+    timed = held = None
+    if overlap is not None:
+        settled = (max(time.settled_ns, window.loop_start), window.loop_end)
+        gpus = system.gpus if system is not None else []
+        activity = overlap.activity
+        driver = kernel_share(
+            run.recording.gpu_lines, gpus, activity.index, settled, activity.first_ns
+        )
+        timed = _timed_device(overlap, time, str(kind).partition(":")[0], compiling, driver)
+        held = held_back(overlap, details, settled[0])
+    counted_until = {
+        flag: (ns - run.origin_ns) / 1e9 for flag, ns in metadata.reads_counted_until().items()
+    }
+    return DevicePart(
+        timed=timed,
+        devices=with_memory(
+            None if timed is None else [timed],
+            details,
+            timeline,
+            kind=str(kind).partition(":")[0],
+            warmup=time.steps.steady.warmup,
+            is_part=run.part is not None,
+        ),
+        transfers=transfers(timeline.events, sites, overlap),
+        sync_points=sync_points(timeline.events, sites, overlap, counted_until, held),
+        placements=placements(timeline.events, sites) if kind is not None else [],
+        found_syncs=found_syncs_of(details, sites),
+        emptied_caches=[]
+        if overlap is None
+        else emptied_caches(details, timeline, time.attribution, sites, overlap.most),
+        out_of_memory=out_of_memory_of(metadata, run.recording.manifest.get("cwd")),
+    )
 
-    Args:
-        device: Its name as the script has it, such as "cuda:0".
-        driver: For how long a kernel ran there, once warm-up was over.
-    """
-    activity, timeline = overlap.activity, overlap.timeline
-    idle = idle_of(overlap, attribution, once_of(overlap, compiling, steady), driver)
-    times = _phase_times(overlap, attribution)
-    delay = _queue_delay_s(overlap)
-    kind = str(device).partition(":")[0]
+
+def _timed_device(
+    overlap: Overlap,
+    time: TimelinePart,
+    kind: str,
+    compiling: Coverage,
+    driver: KernelShare | None,
+) -> Device:
+    activity, timeline, steady = overlap.activity, overlap.timeline, time.steps.steady
+    idle = idle_of(overlap, time.attribution, steady, compiling, driver)
+    times = _phase_times(overlap, time.attribution)
     return Device(
         index=activity.index,
         name=f"{kind}:{activity.index}",
         busy_share=list(idle.busy_share),
         idle_because=idle.because_s,
         per_step_s=times.of_steps(timeline.steps.ends, timeline.step_starts, steady.mask),
-        queue_delay_s=delay,
+        queue_delay_s=_queue_delay_s(overlap),
         memory=None,
         marks=len(activity.marks),
         seconds=times.in_all(),
@@ -142,10 +202,7 @@ def _phase_times(overlap: Overlap, attribution: Attribution) -> _Times:
 
 
 def _queue_delay_s(overlap: Overlap) -> list[float] | None:
-    """How long after they were given out phases of the loop began, on average: at least, at most.
-
-    Between the mean over marks that were surely, and at most, reached so late.
-    """
+    """Returns how long after their launch phases of the loop began, in the mean: least, most."""
     activity, timeline = overlap.activity, overlap.timeline
     events, window = timeline.events, timeline.window
     inside = (events.start >= window.loop_start) & (events.end <= window.loop_end)
@@ -157,16 +214,3 @@ def _queue_delay_s(overlap: Overlap) -> list[float] | None:
     early, late = activity.marks.reached_ns()
     put = activity.marks.put_ns[first]
     return [float((reached[first] - put).mean() / 1e9) for reached in (early, late)]
-
-
-def several_devices(details: npt.NDArray[np.void], timeline: Timeline) -> bool:
-    """Whether work went to more than one device: each also waits for the others.
-
-    A mark that is not reached then does not tell that its own device had work.
-    """
-    events = timeline.all_events
-    copies = events.flags[events.is_kind(Kind.TRANSFER)]
-    marked = details["site"][details["kind"] == Kind.DEVICE_MARK]
-    # A few may have been put before the script had told which one it works on.
-    used = np.unique(marked, return_counts=True)[1] >= MIN_MARKS
-    return bool((copies & TransferFlag.D2D).any()) or bool(used.sum() > 1)

@@ -1,11 +1,11 @@
 """Where the host waits for a device, by line: copies, synchronizing calls, emptied caches.
 
-A host that waits for a value while the device works could have launched more work in that time. By
-that time, and by two steps at most, it would be ahead of the device afterwards, and idle time that
-follows, while the host is in Python or launches work, would be filled as far as that lead goes.
-Loaders take their time from the lead. Where the host waits for the device anyway (a blocking copy,
-an evaluation, a checkpoint, an emptied cache, a gradient scaler, an optimizer's own reads) or for
-other ranks, nothing of it is left.
+A host that waits for a value while the device works could have launched more in that time. By that
+lead, and by two steps at most, it would be ahead of the device afterwards, and later idle time
+while the host is in Python or launches work would be filled as far as the lead goes. Loaders take
+their time from the lead. Where the host waits for the device anyway (a blocking copy, an
+evaluation, a checkpoint, an emptied cache, a gradient scaler, an optimizer's own reads), nothing of
+it is left.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainprof.analysis.device.activity import GIVES_WORK, Overlap, needed_syncs, waiting
-from trainprof.analysis.run.metadata import Metadata, Sites
+from trainprof.analysis.run.metadata import Sites
 from trainprof.analysis.summary.device import (
     EmptiedCache,
     FoundSync,
@@ -42,7 +42,6 @@ _WHICH_CALL: Final = ~np.uint8(
     SyncFlag.ON_CPU | SyncFlag.IN_CHAIN | SyncFlag.BY_TORCH | SyncFlag.BY_LIBRARY
 )
 _Row = TypeVar("_Row", bound=Transfer | SyncPoint)
-TOO_FEW_STEPS: Final = "too few steps of torch's optimizers were seen"
 # A damaged log may tell any number.
 _MOST_COUNTED: Final = 1 << 31
 
@@ -53,8 +52,7 @@ class HeldBack:
 
     Attributes:
         index: Of each sync among the training thread's events, shape (n,).
-        least_ns, most_ns: Idle until the next sync, and as far as the lead goes, surely and at most
-            (while the host gives out work), ns, shape (n,).
+        least_ns, most_ns: Idle until the next sync, and as far as the lead goes, shape (n,).
     """
 
     index: Int64
@@ -67,11 +65,7 @@ class HeldBack:
 
 
 def held_back(overlap: Overlap, details: npt.NDArray[np.void], begin: int) -> HeldBack:
-    """Works it out for each sync from a time on.
-
-    Args:
-        begin: That time, ns.
-    """
+    """Works it out for each sync from `begin` on, ns."""
     timeline = overlap.timeline
     events, window = timeline.events, timeline.window
     begin = max(begin, window.loop_start, overlap.activity.first_ns)
@@ -90,8 +84,9 @@ def held_back(overlap: Overlap, details: npt.NDArray[np.void], begin: int) -> He
     # In order of their starts.
     start = np.concatenate((events.start[index], others[:, 0]))
     end = np.concatenate((events.end[index], others[:, 1]))
-    waits = np.concatenate((is_sync[index], np.zeros(len(others), dtype=bool)))
-    is_loader = np.concatenate((is_loader[index], np.zeros(len(others), dtype=bool)))
+    no = np.zeros(len(others), dtype=bool)
+    waits = np.concatenate((is_sync[index], no))
+    is_loader = np.concatenate((is_loader[index], no))
     index = np.concatenate((index, np.full(len(others), -1)))
     order = np.argsort(start, kind="stable")
     order = order[(end[order] > begin) & (start[order] < window.loop_end)]
@@ -106,14 +101,10 @@ def held_back(overlap: Overlap, details: npt.NDArray[np.void], begin: int) -> He
     lasts_until = np.maximum(np.append(start[1:], window.loop_end), end)
     steps = max(int((timeline.steps.ends > begin).sum()), 1)
     most_ns = round(_MOST_STEPS * (window.loop_end - begin) / steps)
-    bounds = [
+    least, most_of_all = (
         _filled(waits, worked[index] * waits, took_ns, _idle(covered, end, lasts_until), most_ns)
-        for worked, covered in (
-            (overlap.least_ns, most),
-            (overlap.most_ns, overlap.least),
-        )
-    ]
-    least, most_of_all = bounds
+        for worked, covered in ((overlap.least_ns, most), (overlap.most_ns, overlap.least))
+    )
     return HeldBack(index[waits], least, np.maximum(least, most_of_all))
 
 
@@ -126,9 +117,8 @@ def _filled(waits: Bool, led_ns: Int64, took_ns: Int64, idle_ns: Int64, most_ns:
     """Returns what of the idle time after each wait its lead, or what is left of one, would fill.
 
     Args:
-        waits: Which are syncs, shape (n,); others take the lead away.
-        led_ns: By how much each sync puts the host ahead.
-        took_ns: What others take of the lead.
+        waits: Which are syncs, shape (n,), that lead by `led_ns`; others take `took_ns` of the
+            lead.
         idle_ns: Of the device after each until the next.
         most_ns: That a lead can be.
     """
@@ -146,10 +136,10 @@ def _filled(waits: Bool, led_ns: Int64, took_ns: Int64, idle_ns: Int64, most_ns:
 
 
 def transfers(events: Events, sites: Sites, overlap: Overlap | None) -> list[Transfer]:
-    """Returns the copies of each line and direction, slowest first: in exposed time if known."""
+    """Returns the copies of each line and direction, slowest first: by exposed time if known."""
     copies = np.flatnonzero(events.is_kind(Kind.TRANSFER))
     copied = events.where(copies)
-    timed = None if overlap is None else _Timed.of(overlap)
+    timed = None if overlap is None else _Timed(overlap)
     lines = []
     for flag in (TransferFlag.H2D, TransferFlag.D2H, TransferFlag.D2D):
         of_direction = (copied.flags & flag) > 0
@@ -176,23 +166,16 @@ def transfers(events: Events, sites: Sites, overlap: Overlap | None) -> list[Tra
 
 
 class _Timed:
-    """What the device tells of copies, by event; columns of shape (n_events,)."""
+    """What the device shows of copies, by event; columns of shape (n_events,)."""
 
-    def __init__(
-        self, device_ns: Int64, exposed_ns: Int64, is_beside: Bool, known: Bool, in_loop: Bool
-    ) -> None:
-        self._device_ns, self._exposed_ns = device_ns, exposed_ns
-        self._is_beside, self._known, self._in_loop = is_beside, known, in_loop
-
-    @classmethod
-    def of(cls, overlap: Overlap) -> _Timed:
+    def __init__(self, overlap: Overlap) -> None:
         copies, count = overlap.activity.copies, len(overlap.timeline.events)
-        device_ns = np.zeros(count, dtype=np.int64)
-        is_beside, known = np.zeros((2, count), dtype=bool)
-        device_ns[copies.event] = copies.spans[:, 1] - copies.spans[:, 0]
-        is_beside[copies.event], known[copies.event] = copies.is_beside, True
-        exposed_ns = overlap.exposed_ns() + device_ns
-        return cls(device_ns, exposed_ns, is_beside, known, _in_loop(overlap.timeline))
+        self._device_ns = np.zeros(count, dtype=np.int64)
+        self._is_beside, self._known = np.zeros((2, count), dtype=bool)
+        self._device_ns[copies.event] = copies.spans[:, 1] - copies.spans[:, 0]
+        self._is_beside[copies.event], self._known[copies.event] = copies.is_beside, True
+        self._exposed_ns = overlap.exposed_ns() + self._device_ns
+        self._in_loop = _in_loop(overlap.timeline)
 
     def added_to(self, line: Transfer, index: Int64, rows: Events) -> Transfer:
         known, device_ns = self._known[index], self._device_ns[index]
@@ -222,12 +205,7 @@ def _in_loop(timeline: Timeline) -> Bool:
 def dearest_in_training(
     rows: Sequence[_Row], cost_s: Callable[[_Row], float] | None = None
 ) -> tuple[_Row | None, bool]:
-    """Returns who cost training most, as far as the device felt it, and whether others did too.
-
-    Args:
-        rows: Of lines.
-        cost_s: What one cost; the device idling meanwhile unless told otherwise.
-    """
+    """Returns the line that cost training most, in idle time by default, and whether others did."""
     costs = [(cost_s or idle_during_s)(row) for row in rows]
     if not costs:
         return None, False
@@ -235,16 +213,13 @@ def dearest_in_training(
 
 
 def idle_during_s(row: Transfer | SyncPoint) -> float:
-    """Returns for how long the device surely idled in the calls of a line, in training.
-
-    Of older summaries, which do not tell what lies in training, the whole run counts.
-    """
+    """Returns for how long the device surely idled in the calls of a line, in training."""
     inside_s = row.exposed_s if row.exposed_in_training_s is None else row.exposed_in_training_s
     return inside_s or 0.0
 
 
 def idle_for_s(point: SyncPoint) -> float:
-    """Returns the same with what it idles after them for them, without what has to be."""
+    """Returns `idle_during_s` without needed syncs, and with the idle time held back after it."""
     after_s = point.held_back_s[0] if point.held_back_s else 0.0
     return max(idle_during_s(point) - point.needed_s, 0.0) + after_s
 
@@ -267,7 +242,7 @@ def sync_points(
     counted_until_s: Mapping[int, float] | None = None,
     held: HeldBack | None = None,
 ) -> list[SyncPoint]:
-    """Returns the sync points of each line and kind, dearest first: in exposed time if known.
+    """Returns the sync points of each line and kind, slowest first: by exposed time if known.
 
     Args:
         counted_until_s: By SyncFlag, when reads of host tensors were counted no longer.
@@ -321,11 +296,7 @@ def emptied_caches(
     sites: Sites,
     worked: Coverage,
 ) -> list[EmptiedCache]:
-    """Returns the lines of the training loop that did, evaluation left out, dearest first.
-
-    Args:
-        worked: When the device did, at most.
-    """
+    """Returns the training loop's lines that emptied one, evaluation left out, slowest first."""
     rows = details[(details["kind"] == Kind.CACHE_EMPTIED) & (details["thread"] == timeline.thread)]
     rows = rows[np.argsort(rows["start"], kind="stable")]
     start, end = rows["start"].astype(np.int64), rows["end"].astype(np.int64)
@@ -362,9 +333,3 @@ def found_syncs_of(details: npt.NDArray[np.void], sites: Sites) -> FoundSyncs | 
         calls=[FoundSync(*item) for item in sorted(by_line.items(), key=lambda item: -item[1])],
         known_calls=int(is_known.sum()),
     )
-
-
-def why_none_found(metadata: Metadata, syncs: FoundSyncs | None) -> str | None:
-    """Returns why --find-syncs found nothing, or not all; None where it did as asked."""
-    reason = metadata.environment_text("no_found_syncs")
-    return reason or (TOO_FEW_STEPS if syncs is None else None)

@@ -9,6 +9,7 @@ import numpy as np
 
 from trainprof.analysis.device.activity import Activity, Overlap, gives_work
 from trainprof.analysis.device.kernel_share import KernelShare
+from trainprof.analysis.summary.device import KEEPS_UP_IN
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
 from trainprof.analysis.timeline.intervals import Coverage
 from trainprof.analysis.timeline.ledger import KEY, LOADER_KEYS, Attribution, within
@@ -36,7 +37,7 @@ IDLE_CAUSES: Final = (
     "unknown_s",
 )
 # Of the training phase: warm-up is left out of shares from here on.
-LEAST_WARMUP: Final = 0.02
+_LEAST_WARMUP: Final = 0.02
 # The device keeps up with a phase that leaves so little work behind: of the host's time, or at all.
 _LEFT_SHARE: Final = 0.1
 _LEFT_NS: Final = 50_000
@@ -45,32 +46,26 @@ _LEFT_NS: Final = 50_000
 _OFTEN_DRY: Final = 0.5
 # Of the time: the driver's figure may be so much too small and be that device's all the same.
 _DRIVER_OFF: Final = 0.05
-KEEPS_UP_IN: Final = {
-    "forward": Kind.FORWARD,
-    "backward": Kind.BACKWARD,
-    "optimizer": Kind.OPTIMIZER_STEP,
-}
+_KEEPS_UP_KINDS: Final = (Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP)
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A device in the training phase: its time at work, and why it had none at other times.
+    """A device in the training phase: its time at work, and why it was idle at other times.
 
     Attributes:
-        busy_share: Of the phase without `warmup_s`, at least and at most. At least while a mark was
-            put and not yet reached; at most that, and while the host gave out work. Both are drawn
-            together where its driver tells for how long a kernel ran. Copies between it and the
-            host are no work.
-        because_s: One entry per IDLE_CAUSES. They add up to the phase without the time at which it
-            was at work at least; `unknown_s` is what lies between the two bounds, `launch_s` is
-            what the driver tells of the gaps between the kernels of phases, `warmup_s`
-            what the first steps took beyond as many steady ones, working and compiling included, 0
-            where it is little, and `compile_s` compiling after them.
-        exposed_s: By what the host was waiting in, the time at which the device had run dry, at
-            least and at most: data_wait, transfer, sync.
+        busy_share: Of the phase without `warmup_s`, at least and at most: while a mark was put and
+            not yet reached, and that with the time in which the host launched work. The driver's
+            kernel time narrows both. Copies between it and the host are no work.
+        because_s: One entry per IDLE_CAUSES; they add up to the phase without the least time at
+            work. `unknown_s` lies between the two bounds, `launch_s` is between the kernels of
+            phases by the driver, `warmup_s` what the first steps took beyond as many steady ones (0
+            where it is little), `compile_s` compiling after them.
+        exposed_s: Of data_wait, transfer and sync, the time at which the device was idle, at least
+            and at most.
         ran_dry: By kind of phase, the share of those at whose end it had next to nothing left.
-        launch_bound_share: Of the same, idle while the host was between launches,
-            in Python or giving out work: at least and at most.
+        launch_bound_share: Idle while the host was in Python or launched work: at least and at
+            most.
         copy_wait_s: Of copying, that in which the host was in a copy and the device did not copy.
     """
 
@@ -85,13 +80,14 @@ class Idle:
 def idle_of(
     overlap: Overlap,
     attribution: Attribution,
-    once: Once | None = None,
-    driver: KernelShare | None = None,
+    steady: Steady,
+    compiling: Coverage,
+    driver: KernelShare | None,
 ) -> Idle:
     """Works out a device's idle time in the training phase.
 
     Args:
-        once: What of it comes but once.
+        compiling: When torch.compile compiled.
         driver: For how long a kernel ran, by its driver, once warm-up was over.
     """
     activity, window = overlap.activity, overlap.timeline.window
@@ -106,7 +102,8 @@ def idle_of(
     )
     sure = _left_s(overlap.most, overlap.most_ns, overlap.timeline, attribution)
     maybe = _left_s(overlap.least, overlap.least_ns, overlap.timeline, attribution)
-    because, once = dict.fromkeys(IDLE_CAUSES, 0.0), once or Once()
+    because = dict.fromkeys(IDLE_CAUSES, 0.0)
+    warming_s, again_s = _once_s(overlap, compiling, steady)
     for key, cause in _CAUSES.items():
         because[cause] += sure[key]
     because["copy_s"] += copied_s
@@ -115,11 +112,11 @@ def idle_of(
     maybe_s = max(high_s - low_s, 0.0) + sure[_GIVEN_OUT]
     because["unknown_s"] = min(maybe_s, length_s - low_s)
     because["host_s"] = max(length_s - low_s - sum(because.values()), 0.0)
-    because["compile_s"] = min(once.again_s, because["unknown_s"])
+    because["compile_s"] = min(again_s, because["unknown_s"])
     because["unknown_s"] -= because["compile_s"]
-    worked_s = min(once.worked_s, low_s)
-    if once.unknown_s + worked_s >= LEAST_WARMUP * length_s:
-        warming_s = min(once.unknown_s, because["unknown_s"])
+    worked_s = min(_worked_once_s(overlap, steady), low_s)
+    if warming_s + worked_s >= _LEAST_WARMUP * length_s:
+        warming_s = min(warming_s, because["unknown_s"])
         because["warmup_s"] = worked_s + warming_s
         because["unknown_s"] -= warming_s
         low_s -= worked_s
@@ -154,13 +151,9 @@ def _within_driver(
     driver: KernelShare,
     warmup_s: float,
 ) -> float:
-    """Moves out of `unknown_s` what the driver tells; returns for how much longer it worked.
+    """Moves out of `unknown_s` what the driver shows; returns for how much longer it worked.
 
-    The driver is asked of a part of training; of the time before that the marks tell.
-
-    Args:
-        low_s: It worked at least.
-        warmup_s: Of warm-up, which is in neither.
+    The driver's figure is of a part of training; before that the marks are all there is.
     """
     activity, window = overlap.activity, overlap.timeline.window
     begin, end = max(driver.span[0], window.loop_start), min(driver.span[1], window.loop_end)
@@ -191,11 +184,7 @@ def _left_s(
 ) -> dict[str, float]:
     """Returns the training phase's time outside `covered` by ledger key, in seconds.
 
-    Phases, which give out work, are together under `_GIVEN_OUT`, those of an evaluation too; Python
-    between all those is left out.
-
-    Args:
-        covered_ns: How much of that lies in each event's own time, shape (n,).
+    Phases are together under `_GIVEN_OUT`, those of an evaluation too; Python between is left out.
     """
     events, window = timeline.events, timeline.window
     in_loop = (events.start >= window.loop_start) & (events.start < window.loop_end)
@@ -230,7 +219,7 @@ def _ran_dry(activity: Activity, timeline: Timeline) -> dict[str, float]:
     events, shares = timeline.events, {}
     trains = ~within(timeline.segments, events.start)
     trains &= _part_of_step(events, timeline.nesting)
-    for name, kind in KEEPS_UP_IN.items():
+    for name, kind in zip(KEEPS_UP_IN, _KEEPS_UP_KINDS, strict=True):
         phase = events.where(events.is_kind(kind) & trains)
         _, last, known = activity.marks.ends_of(phase)
         left = (activity.reached_ns[last] - activity.marks.put_ns[last])[known]
@@ -245,29 +234,8 @@ def _inside_s(covered: Coverage, start: int, end: int) -> float:
     return float(np.diff(covered.until(bounds))[0]) / 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class Once:
-    """What is apart from the steps as they come, in seconds, at most.
-
-    Attributes:
-        unknown_s: Of that cause, what the first steps took beyond as many steady ones (loading the
-            device's libraries), and compiling in them.
-        worked_s: What the device surely worked beyond as in steady steps meanwhile.
-        again_s: Of the same cause, compiling once warm-up was over.
-    """
-
-    unknown_s: float = 0.0
-    worked_s: float = 0.0
-    again_s: float = 0.0
-
-
-def once_of(overlap: Overlap, compiling: Coverage, steady: Steady) -> Once:
-    """Returns what of training is apart from its steps as they come."""
-    unknown_s, again_s = _once_s(overlap, compiling, steady)
-    return Once(unknown_s, _worked_once_s(overlap, steady), again_s)
-
-
 def _worked_once_s(overlap: Overlap, steady: Steady) -> float:
+    """Returns what the device surely worked in the first steps beyond as many steady ones."""
     timeline = overlap.timeline
     starts, ends = timeline.step_starts, timeline.steps.ends
     if not steady.warmup or not steady.mask.any():
@@ -282,7 +250,10 @@ def _worked_once_s(overlap: Overlap, steady: Steady) -> float:
 
 
 def _once_s(overlap: Overlap, compiling: Coverage, steady: Steady) -> tuple[float, float]:
-    """Returns what warm-up took, and compiling after it, while the device did not surely work."""
+    """Returns what warm-up took, and compiling after it, while the device did not surely work.
+
+    Warm-up: what the first steps took beyond as many steady ones, and compiling in them.
+    """
     timeline = overlap.timeline
     events, ends = timeline.events, timeline.steps.ends
     gives = gives_work(timeline) & ~within(timeline.segments, events.start)

@@ -1,9 +1,9 @@
 """How long a kernel ran, as NVIDIA's driver counts it: bounds of a device's work.
 
-Held against kernels that wait for a known time, on an H100 with driver 580: of 20 us and more, at
-10 to 90 % of the time, the driver's figure was the truth to a point or two; each kernel counts for
-2.5 us more than it takes, so that launches of 5 us at 30 % read 45 %. It is never too low. What
-others do on the device is in it, too.
+Compared with kernels that wait for a known time, on an H100 with driver 580: of 20 us and more, at
+10 to 90 % of the time, the driver's figure was the truth to a point or two. Each kernel counts for
+2.5 us more than it takes, so that launches of 5 us at 30 % read 45 %. It is never too low, and it
+holds the work of other programs on the device.
 """
 
 from __future__ import annotations
@@ -38,14 +38,7 @@ _OF_OTHERS_FROM: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class KernelShare:
-    """Of a part of the run, the share in which a kernel ran on a device, as the driver tells.
-
-    Attributes:
-        span: Start and end of the part, ns.
-        mean: Over its readings.
-        off: By how much that may be off.
-        is_ours_alone: Nobody else is known to use the device.
-    """
+    """The share of a part of the run in which a kernel ran on a device, as the driver counts."""
 
     span: tuple[int, int]
     mean: float
@@ -60,8 +53,7 @@ class KernelShare:
     def low(self, *, keeps_up: bool) -> float:
         """Returns what it worked for the script, very likely at least.
 
-        Args:
-            keeps_up: It was often done with what it had been given before it got more.
+        Less where it keeps up: it often had nothing left before it got more.
         """
         if not self.is_ours_alone:
             return 0.0
@@ -78,13 +70,10 @@ def kernel_share(
     span: tuple[int, int],
     first_used_ns: int,
 ) -> KernelShare | None:
-    """Returns what the driver tells of a device in a part of the run, None where it is too little.
+    """Returns the driver's figure for a span of the run, ns, None where it rests on too little.
 
     Args:
-        gpu_lines: Samples of all GPUs, in order of time.
-        index: Of the device, as the script has it.
-        span: Start and end of the part, ns.
-        first_used_ns: When the script first gave it something.
+        index: Of the device in the script, which first used it at `first_used_ns`.
     """
     gpu = _of_script(gpus, index)
     if gpu is None:
@@ -114,7 +103,7 @@ def kernel_share(
 
 
 def _of_script(gpus: Sequence[Gpu], index: int) -> Gpu | None:
-    """Returns the GPU that the script numbers so, None where that is not sure or it is a part."""
+    """Returns the GPU that the script numbers so, None where that is not sure or it is a slice."""
     numbered = [gpu for gpu in gpus if gpu.logical_index == index]
     if len(numbered) != 1 or numbered[0].mig is not None:
         return None
@@ -128,6 +117,5 @@ def _of_script(gpus: Sequence[Gpu], index: int) -> Gpu | None:
 
 
 def _is_ours_alone(gpu: Gpu) -> bool:
-    """Whether no second process is known to be there; in a container none may be known at all."""
     processes = gpu.processes or []
     return len(processes) <= 1 and all(process.get("role") != "other" for process in processes)

@@ -1,4 +1,4 @@
-"""The memory of each device, by what its allocator told at the ends of phases."""
+"""The memory of each device, from its allocator's figures at the ends of phases."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from trainprof.record.names import site_name
 from trainprof.record.schema import Kind, MemoryFigure, Topic
 
 # Growth is told of no fewer steps, and no fewer readings between steps.
-MIN_GROWTH_STEPS: Final = 50
-MIN_GROWTH_READINGS: Final = 20
+_MIN_GROWTH_STEPS: Final = 50
+_MIN_GROWTH_READINGS: Final = 20
 # In each of so many stretches even the low level has to lie above that of the one before.
 _STRETCHES: Final = 4
 _LOW, _HIGH = 10, 90
@@ -35,11 +35,10 @@ _UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """One device's readings in their order; columns of shape (n,), -1 where not told.
+    """One device's readings in their order; columns of shape (n,), -1 where not recorded.
 
     Attributes:
         at_ns: When: an end of a phase, to the ns.
-        thread: That made it.
         figures: Bytes or counts by MemoryFigure.
     """
 
@@ -51,7 +50,7 @@ class Readings:
         return len(self.at_ns)
 
     def of(self, figure: MemoryFigure) -> Int64 | None:
-        """Returns a figure's column where it was told at all."""
+        """Returns a figure's column if it was recorded at all."""
         column = self.figures[figure]
         return column if (column >= 0).any() else None
 
@@ -91,12 +90,9 @@ def with_memory(
     warmup: int,
     is_part: bool,
 ) -> list[Device] | None:
-    """Gives each device its memory; one of which nothing else is known gets a row of its own.
+    """Adds each device's memory; one of which nothing else is known gets a row of its own.
 
-    Args:
-        devices: As known so far.
-        kind: Of the devices, such as "cuda".
-        is_part: Only a part of the run is shown: readings in the timeline's window count.
+    Of a part of a run, the readings in the timeline's window count.
     """
     rows = {device.index: device for device in devices or ()}
     is_memory = details["kind"] == Kind.DEVICE_MEMORY
@@ -110,7 +106,7 @@ def with_memory(
             )
         if len(readings) == 0:
             continue
-        memory = device_memory(readings, timeline, warmup=warmup)
+        memory = _device_memory(readings, timeline, warmup=warmup)
         row = rows.get(index) or Device(
             index=index,
             name=f"{kind}:{index}",
@@ -125,34 +121,25 @@ def with_memory(
     return [rows[index] for index in sorted(rows)] or None
 
 
-def device_memory(readings: Readings, timeline: Timeline, *, warmup: int) -> DeviceMemory:
-    """Works out one device's memory."""
-    missing: dict[str, str] = {}
+def _device_memory(readings: Readings, timeline: Timeline, *, warmup: int) -> DeviceMemory:
     peaks = readings.of(MemoryFigure.PEAK_ALLOCATED)
     of_reserved = MemoryFigure.RESERVED if peaks is None else MemoryFigure.PEAK_RESERVED
     reserved, limits = readings.of(of_reserved), readings.of(MemoryFigure.LIMIT)
-    growth = _growth(readings, timeline, warmup)
-    if growth is None:
-        missing["growth_bytes_per_step"] = (
-            f"fewer than {MIN_GROWTH_READINGS} readings between steps, or over fewer than "
-            f"{MIN_GROWTH_STEPS} steps after warm-up"
-        )
-    return DeviceMemory(
+    allocated = readings.figures[MemoryFigure.ALLOCATED] if peaks is None else peaks
+    memory = DeviceMemory(
         readings=len(readings),
         limit_bytes=None if limits is None else int(limits[-1]),
-        peak_allocated_bytes=int(
-            (readings.figures[MemoryFigure.ALLOCATED] if peaks is None else peaks).max()
-        ),
+        peak_allocated_bytes=int(allocated.max()),
         peak_reserved_bytes=None if reserved is None else int(reserved.max()),
         is_peak_sampled=peaks is None,
         retries=_counted(readings.of(MemoryFigure.RETRIES)),
         out_of_memory_errors=_counted(readings.of(MemoryFigure.OUT_OF_MEMORY)),
-        between_steps_bytes=None if growth is None else growth.level,
-        growth_bytes_per_step=None if growth is None else growth.per_step,
-        growth_steps=None if growth is None else growth.steps,
-        is_growing=None if growth is None else growth.is_growing,
-        not_observed=missing,
+        between_steps_bytes=None,
+        growth_bytes_per_step=None,
+        growth_steps=None,
+        is_growing=None,
     )
+    return _with_growth(memory, readings, timeline, warmup)
 
 
 def _counted(column: Int64 | None) -> int | None:
@@ -164,16 +151,10 @@ def _counted(column: Int64 | None) -> int | None:
     return int(np.where(up < 0, counts, up).sum())
 
 
-@dataclass(frozen=True, slots=True)
-class _Growth:
-    level: int
-    per_step: float
-    steps: int
-    is_growing: bool
-
-
-def _growth(readings: Readings, timeline: Timeline, warmup: int) -> _Growth | None:
-    """Returns the slope of what is in tensors when steps end.
+def _with_growth(
+    memory: DeviceMemory, readings: Readings, timeline: Timeline, warmup: int
+) -> DeviceMemory:
+    """Adds the slope of what tensors hold when steps end.
 
     Source:
         Theil and Sen: the median of the slopes of all pairs. Thresholds: RULES.md, GP-9.
@@ -184,8 +165,12 @@ def _growth(readings: Readings, timeline: Timeline, warmup: int) -> _Growth | No
     step = np.searchsorted(ends, readings.at_ns[is_end])
     level = readings.figures[MemoryFigure.ALLOCATED][is_end][step >= first].astype(np.float64)
     step = step[step >= first]
-    if len(step) < MIN_GROWTH_READINGS or step[-1] - step[0] < MIN_GROWTH_STEPS:
-        return None
+    if len(step) < _MIN_GROWTH_READINGS or step[-1] - step[0] < _MIN_GROWTH_STEPS:
+        why = (
+            f"fewer than {_MIN_GROWTH_READINGS} readings between steps, or over fewer than "
+            f"{_MIN_GROWTH_STEPS} steps after warm-up"
+        )
+        return replace(memory, not_observed={"growth_bytes_per_step": why})
     chosen = np.unique(np.linspace(0, len(step) - 1, _MOST_PAIRED).round().astype(int))
     x, y = step[chosen], level[chosen]
     later, earlier = np.triu_indices(len(x), 1)[::-1]
@@ -201,7 +186,13 @@ def _growth(readings: Readings, timeline: Timeline, warmup: int) -> _Growth | No
         or grown >= _GROWS_SHARE * float(np.median(stretches[0]))
         or grown >= _GROWS_BYTES
     )
-    return _Growth(int(np.median(level)), per_step, steps, bool(stands_out and matters and grown))
+    return replace(
+        memory,
+        between_steps_bytes=int(np.median(level)),
+        growth_bytes_per_step=per_step,
+        growth_steps=steps,
+        is_growing=bool(stands_out and matters and grown),
+    )
 
 
 def out_of_memory_of(metadata: Metadata, cwd: Any) -> OutOfMemory | None:
@@ -227,8 +218,3 @@ _SIZES: Final = ("requested_bytes", "total_bytes", "free_bytes", "allocated_byte
 def _size(value: Any) -> int | None:
     size = integer(value)
     return size if size is not None and size >= 0 else None
-
-
-def why_no_memory(metadata: Metadata) -> str | None:
-    """Returns why nothing is known of devices' memory, where the run told it."""
-    return metadata.environment_text("no_device_memory")

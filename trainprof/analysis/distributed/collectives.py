@@ -1,9 +1,9 @@
 """Calls of torch.distributed, and ranks that the others wait for.
 
 A step of all ranks lasts as long as that of the slowest. Ranks meet where gradients are averaged:
-in the backward pass, in a forward that hands out buffers, or where the script asks for it. What one
-rank spends elsewhere beyond all others, these wait there. So they do for a rank that computes
-longer: its forward is longer, though it starts no earlier.
+in the backward pass, in a forward that sends buffers, or where the script asks for it. What one
+rank spends elsewhere beyond all others, these wait there; also for a rank that computes longer,
+whose forward is longer though it starts no earlier.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +66,7 @@ class Collectives:
     Attributes:
         by_line: Most time first.
         per_step: Of each step, ns, shape (n_steps,).
-        in_checkpoints: The same, of those that ranks meet in to save one, which are in neither.
+        in_checkpoints: The same, of those to save a checkpoint, which are in neither.
     """
 
     by_line: list[Collective]
@@ -77,7 +77,6 @@ class Collectives:
 def collectives_of(
     details: npt.NDArray[np.void], timeline: Timeline, attribution: Attribution, sites: Sites
 ) -> Collectives:
-    """Returns the calls of the training loop."""
     rows = details[(details["kind"] == Kind.COLLECTIVE) & (details["thread"] == timeline.thread)]
     if len(rows) == 0:
         nothing = np.zeros(len(timeline.steps.ends), dtype=np.int64)
@@ -139,7 +138,6 @@ class RankSteps:
     """The steps of one rank.
 
     Attributes:
-        rank: Its number.
         spent: Ledger key to what each step spent under it, ns, shape (n,): `evaluation` included,
             and COMMUNICATION, which is taken from `other`.
     """
@@ -156,7 +154,6 @@ class Straggler:
     """What a rank did while the others waited for it.
 
     Attributes:
-        rank: Its number.
         phase: Ledger key.
         share_of_steps: In which it was last because of that.
         seconds: By which steps would have been shorter had it been like the slowest of the others:
@@ -172,9 +169,7 @@ class Straggler:
 def stragglers(ranks: Sequence[RankSteps]) -> list[Straggler]:
     """Returns which ranks were last, and by what, most seconds first.
 
-    Args:
-        ranks: Of a run in which all take part in each step; [] is returned where they do not, and
-            of few steps.
+    [] where not all take part in each step, and of few steps.
     """
     steps = min(map(len, ranks), default=0)
     if len(ranks) < 2 or steps < _FEWEST_STEPS:
@@ -195,19 +190,6 @@ def stragglers(ranks: Sequence[RankSteps]) -> list[Straggler]:
     least_s = _TOLD_FROM_TIME * float(whole_ns.max()) / 1e9
     kept = [x for x in late if x.share_of_steps >= _TOLD_FROM_SHARE or x.seconds >= least_s]
     return sorted(kept, key=lambda rank: -rank.seconds)
-
-
-def to_jsonable(late: Sequence[Straggler]) -> list[dict[str, Any]]:
-    """Returns rows as the summary has them."""
-    return [
-        {
-            "rank": straggler.rank,
-            "phase": straggler.phase,
-            "share_of_steps": straggler.share_of_steps,
-            "seconds": straggler.seconds,
-        }
-        for straggler in late
-    ]
 
 
 def _sum(rank: RankSteps, keys: Sequence[str], steps: int) -> Int64:
@@ -233,12 +215,14 @@ def _from(least_ns: float, behind: Int64, where: Bool) -> Int64:
 def _computing(ranks: Sequence[RankSteps], steps: int, least_ns: float) -> list[Straggler]:
     """Returns the rank that computes longer than all others, if it is mostly the same one.
 
-    A forward in which a rank waits for one that comes late to it is as long as that is late: by all
-    that comes ahead of backward it is no later than the other.
+    A forward in which a rank waits for a late one is as long as that is late: by all that comes
+    ahead of backward it is no later than the other.
     """
     last, longer = _last([_sum(rank, _COMPUTING, steps) for rank in ranks])
     ahead = np.array([_sum(rank, (*_OWN, *_BETWEEN, *_COMPUTING), steps) for rank in ranks])
-    later = ahead[last, np.arange(steps)] - _most_of_others(ahead, last)
+    others = ahead.copy()
+    others[last, np.arange(steps)] = np.iinfo(np.int64).min
+    later = ahead[last, np.arange(steps)] - others.max(axis=0)
     is_last = (later >= longer / 2) & _is_waited_for(ranks, _MEETING_BEHIND, last, longer)
     longer = _from(least_ns, np.minimum(longer, later), is_last)
     longer[0] = 0  # what a first forward sets up
@@ -260,20 +244,12 @@ def _computing(ranks: Sequence[RankSteps], steps: int, least_ns: float) -> list[
     return [Straggler(rank.rank, "forward", float(is_counted.mean()), seconds)]
 
 
-def _most_of_others(table: Int64, position: Int64) -> Int64:
-    """Returns of each step the most that any but one rank has."""
-    others = table.copy()
-    others[position, np.arange(table.shape[1])] = np.iinfo(np.int64).min
-    most: Int64 = others.max(axis=0)
-    return most
-
-
 def _is_waited_for(
     ranks: Sequence[RankSteps], where: Sequence[str], last: Int64, behind: Int64
 ) -> Bool:
     """Returns the steps in which all others were longer where ranks meet, by half of that at least.
 
-    Else nobody waits for the one that is last in `other`, or it is the one that waits there.
+    Else nobody waits for the rank that is last in `other`, or it is the one that waits there.
     """
     meeting = np.array([_sum(rank, where, len(last)) for rank in ranks])
     own = meeting[last, np.arange(len(last))]
@@ -288,20 +264,16 @@ def _rows(
 ) -> list[Straggler]:
     """Returns who was last by which key, where `behind` is not 0."""
     rows = []
-    columns = {key: np.array([_sum(of, (key,), len(last)) for of in ranks]) for key in keys}
+    tables = [np.array([_sum(rank, (key,), len(last)) for rank in ranks]) for key in keys]
     for position, rank in enumerate(ranks):
         is_last = (last == position) & (behind > 0)
-        if not is_last.any():
-            continue
-        beyond = {
-            key: (table[position] - np.delete(table, position, axis=0).max(axis=0))
-            for key, table in columns.items()
-        }
-        names = list(beyond)
-        by = np.array([beyond[name] for name in names]).argmax(axis=0)
-        for index, name in enumerate(names):
+        beyond = [
+            table[position] - np.delete(table, position, axis=0).max(axis=0) for table in tables
+        ]
+        by = np.argmax(beyond, axis=0)
+        for index, key in enumerate(keys):
             is_by = is_last & (by == index)
             if is_by.any():
                 share, seconds = float(is_by.mean()), float(behind[is_by].sum()) / 1e9
-                rows.append(Straggler(rank.rank, name, share, seconds))
+                rows.append(Straggler(rank.rank, key, share, seconds))
     return rows

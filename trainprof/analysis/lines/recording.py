@@ -16,10 +16,9 @@ from trainprof.analysis.lines.times import (
     timed_functions,
 )
 from trainprof.analysis.run.metadata import integer
-from trainprof.analysis.run.missing import faults_of
 from trainprof.analysis.run.process_name import process_names
 from trainprof.analysis.run.ranks import rank_recordings
-from trainprof.analysis.run.recording import Recording, read_recording
+from trainprof.analysis.run.recording import Recording, faults_of, read_recording
 from trainprof.analysis.summary.run_summary import RECORDING_STOPPED
 from trainprof.record.files import read_run_file
 from trainprof.record.run_directory import RunDirectory
@@ -110,7 +109,7 @@ def _saved_sources(recording: Recording) -> dict[str, Source]:
 
 
 def _has_changed(file: str, text: bytes) -> bool:
-    """Returns whether the file holds another text now; False for one that is gone."""
+    """Whether the file holds another text now; False for one that is gone."""
     if not os.path.isabs(file):
         return False
     try:

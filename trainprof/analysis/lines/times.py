@@ -48,10 +48,9 @@ class LineTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file's text.
+    """A file's text, each line ended by a newline.
 
     Attributes:
-        lines: Each ended by a newline.
         has_changed: The file differs from it now.
     """
 
@@ -68,7 +67,6 @@ class FunctionTimes:
         why: Why it was timed: "profile", "dataset", ...
         source: Its file as it ran, None where that is lost.
         rows: In order of line, without those that were never reached; of all processes.
-        by_process: The same of each process that reached any.
         unseen: Why there are no rows, in words.
     """
 
@@ -83,18 +81,15 @@ class FunctionTimes:
 
     @property
     def time(self) -> int:
-        """In ns."""
         return sum(row.time for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class LineProfile:
-    """Line times of a run.
+    """Line times of a run, functions in the order in which they were chosen.
 
     Attributes:
-        functions: In the order in which they were chosen.
         cost: What timing took, None where nothing was timed.
-        cwd: Where the run was started, or None.
         damage: One sentence per thing that is lost.
     """
 
@@ -104,7 +99,6 @@ class LineProfile:
     damage: tuple[str, ...] = ()
 
     def site(self, function: FunctionTimes) -> str:
-        """Returns where a function begins: "train.py:41"."""
         return site_name([function.file, function.line], self.cwd)
 
     def processes(self) -> list[ProcessName]:
@@ -144,12 +138,11 @@ def line_profile(
 ) -> LineProfile:
     """Adds up the line times of a run's processes.
 
-    The same function of two processes is counted as one, unless its file changed between them.
+    The same function of two processes is counted once, unless its file changed between them.
 
     Args:
         sources: By the name of the file in the run's sources/.
         only: "workers" or "main" where the others were not to be timed, or None.
-        damage: What is lost of it.
     """
     functions: dict[tuple[Place, str | None], _Function] = {}
     nameless = 0
@@ -204,12 +197,10 @@ def _traces_callees(log: ProcessLog) -> bool:
 
 
 def has_timed_functions(log: ProcessLog) -> bool:
-    """Returns whether lines were to be timed in a process."""
     return any(topic is Topic.LINE_FUNCTION for topic, _ in log.texts.values())
 
 
 def timed_functions(log: ProcessLog) -> dict[int, dict[str, Any]]:
-    """Returns the functions to be timed in a process, by their ids."""
     noted = sorted(log.texts_of(Topic.LINE_FUNCTION).items())
     sound = [(key, metadata) for key, metadata in noted if _is_function(metadata)]
     return dict(sound[:MAX_FUNCTIONS])
@@ -236,12 +227,7 @@ def last_rows(log: ProcessLog) -> dict[int, _Pairs]:
 
 
 def arranged(profile: LineProfile, *, by_time: bool = False, top: int | None = None) -> LineProfile:
-    """Returns some of the functions, or all in another order.
-
-    Args:
-        by_time: The slowest comes last, as kernprof sorts.
-        top: Only the N slowest.
-    """
+    """Returns the `top` slowest functions, or all; by time the slowest is last, as in kernprof."""
     functions = list(profile.functions)
     if top is not None:
         slowest = sorted(range(len(functions)), key=lambda at: -functions[at].time)[:top]
@@ -252,7 +238,6 @@ def arranged(profile: LineProfile, *, by_time: bool = False, top: int | None = N
 
 
 def of_process(profile: LineProfile, process: ProcessName) -> LineProfile:
-    """Returns what one process reached."""
     reached = [
         replace(function, rows=rows, by_process=((process, rows),))
         for function in profile.functions

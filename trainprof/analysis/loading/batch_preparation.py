@@ -1,27 +1,66 @@
-"""A loader's fetches summed up: in all, by worker, where their time went, and slow samples."""
+"""How batches are prepared: what processes recorded of fetches, and sums of it by loader."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.loading.fetches import Details, FetchTable, Float64, Int32, innermost_around
-from trainprof.analysis.machine.processes import Samples, Tick, resources_of
+from trainprof.analysis.loading.fetches import (
+    Details,
+    FetchTable,
+    Float64,
+    Int32,
+    copying_loaders,
+    fetch_table,
+    innermost_around,
+)
+from trainprof.analysis.loading.recreated_loaders import renumbered
+from trainprof.analysis.loading.workers import (
+    WorkerStream,
+    WorkerTable,
+    recorded_stream,
+    recorded_threads,
+)
+from trainprof.analysis.machine.processes import (
+    Samples,
+    Tick,
+    resources_of,
+    samples_by_pid,
+    ticks_of,
+)
+from trainprof.analysis.run.analysed import Analysed
+from trainprof.analysis.run.metadata import Metadata, integer
+from trainprof.analysis.run.training_process import is_of_loader
+from trainprof.analysis.stacks.samples import (
+    LineNames,
+    StackSamples,
+    line_names,
+    sampled_threads,
+    thread_samples,
+)
 from trainprof.analysis.statistics.time_weighted import Line
 from trainprof.analysis.summary.distribution import statistics_s
-from trainprof.analysis.summary.loader import Fetch
-from trainprof.analysis.timeline.events import Bool, Int64, joined_tables
+from trainprof.analysis.summary.loader import Fetch, WorkerThreads
+from trainprof.analysis.timeline.events import (
+    Bool,
+    Events,
+    Int64,
+    ProcessLog,
+    joined_tables,
+    rows_of,
+)
 from trainprof.analysis.timeline.iterations import LoaderIterations
-from trainprof.record.schema import Kind, SlowSampleFlag
+from trainprof.record.schema import Kind, SlowSampleFlag, Topic
 
 DEFAULT_SLOW_SAMPLES: Final = 10
 # Few samples of the state say nothing about how long a process was in each.
 MIN_STATES: Final = 20
 _WAITING: Final = "D"
+_OF_WORKER: Final = (Topic.ENVIRONMENT, Topic.SITE)
 # Of a million rows a copy would be felt.
 _BLOCK: Final = 1 << 16
 _SUMMED: Final = (
@@ -76,16 +115,40 @@ class SlowSamples:
         return joined_tables(SlowSamples, tables)
 
 
-def fetch_of(
-    table: FetchTable,
-    p: LoaderIterations,
-    slow: SlowSamples,
-    samples: Mapping[int, Samples],
-    *,
-    origin_ns: int,
-    slow_samples: int = DEFAULT_SLOW_SAMPLES,
-) -> Fetch | None:
+@dataclass(frozen=True, slots=True)
+class BatchPreparation:
+    """What is known of how batches were prepared and delivered, for all loaders.
+
+    Attributes:
+        details: Of the process that trains.
+        samples: Of the process that trains and of workers, by pid.
+        slow_samples: How many of them to list.
+        stack_samples: Of threads that fetch, with the names of lines, by pid and thread.
+        copying: Loaders whose fetches copy between devices, or whose batches are on one.
+    """
+
+    fetches: FetchTable
+    slow: SlowSamples
+    details: Details
+    samples: Mapping[int, Samples]
+    origin_ns: int
+    slow_samples: int
+    stack_samples: Mapping[tuple[int, int], tuple[StackSamples, LineNames]]
+    copying: frozenset[int]
+    threads: Mapping[int, WorkerThreads | None]
+    streams: Mapping[int, WorkerStream]
+
+    def within(self, p: LoaderIterations, chosen: Bool) -> BatchPreparation:
+        """Returns it with no fetches but those of the chosen epochs over one loader."""
+        fetches, slow = self.fetches, self.slow
+        mine = (fetches.loader == p.loader) & p.among(chosen, fetches.start_ns)
+        slow_here = (slow.loader == p.loader) & p.among(chosen, slow.start_ns)
+        return replace(self, fetches=fetches.rows(mine), slow=rows_of(slow, slow_here))
+
+
+def fetch_of(making: BatchPreparation, p: LoaderIterations) -> Fetch | None:
     """Sums up the fetches of one loader, None where none was seen."""
+    table, samples = making.fetches, making.samples
     is_mine = table.loader == p.loader
     if not is_mine.any():
         return None
@@ -102,7 +165,7 @@ def fetch_of(
         dataset_s=int((mine.wall_ns - mine.collate_ns).sum()) / 1e9,
         collate_s=int(mine.collate_ns.sum()) / 1e9,
         typical_sample_s=float(np.median(per_sample)) / 1e9,
-        slow_samples=_slowest(slow, p.loader, slow_samples, origin_ns),
+        slow_samples=_slowest(making, p.loader),
         per_worker=sorted(
             workers, key=lambda row: (row["worker"] is not None, row["worker"], row["pid"])
         ),
@@ -114,9 +177,10 @@ def _standard_error(sizes: Float64) -> float | None:
     return float(sizes.std(ddof=1)) / len(sizes) ** 0.5 if len(sizes) > 1 else None
 
 
-def _slowest(slow: SlowSamples, loader: int, count: int, origin_ns: int) -> list[dict[str, Any]]:
+def _slowest(making: BatchPreparation, loader: int) -> list[dict[str, Any]]:
+    slow = making.slow
     rows = np.flatnonzero(slow.loader == loader)
-    rows = rows[np.argsort(-slow.took_ns[rows], kind="stable")][:count]
+    rows = rows[np.argsort(-slow.took_ns[rows], kind="stable")][: making.slow_samples]
     slowest = []
     for row in rows.tolist():
         number, value = int(slow.worker[row]), int(slow.value[row])
@@ -128,7 +192,7 @@ def _slowest(slow: SlowSamples, loader: int, count: int, origin_ns: int) -> list
                 "place_in_batch": None if is_index else value,
                 "seconds": float(slow.took_ns[row] / 1e9),
                 "kept_off_s": None if np.isnan(slow.kept_off_ns[row]) else kept_off_s,
-                "at_s": float((slow.start_ns[row] - origin_ns) / 1e9),
+                "at_s": float((slow.start_ns[row] - making.origin_ns) / 1e9),
                 "worker": number - 1 if number else None,
                 "pid": int(slow.pid[row]),
             }
@@ -315,3 +379,90 @@ def _sampled(
         sampled += int(inside.sum())
         waiting += int((inside & is_waiting).sum())
     return sampled, waiting
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """What the processes of a run recorded of fetches, process by process."""
+
+    tables: list[FetchTable] = field(default_factory=list)
+    slow: list[SlowSamples] = field(default_factory=list)
+    copying: set[int] = field(default_factory=set)
+    threads: dict[int, WorkerThreads | None] = field(default_factory=dict)
+    streams: dict[int, WorkerStream] = field(default_factory=dict)
+    stacks: dict[tuple[int, int], tuple[StackSamples, LineNames]] = field(default_factory=dict)
+
+    def add(self, table: FetchTable, events: Events, details: Details) -> None:
+        self.tables.append(table)
+        self.copying |= copying_loaders(events, table)
+        self.slow.append(SlowSamples.of_process(details, table))
+
+
+def batch_preparation(run: Analysed) -> BatchPreparation:
+    first_of, process, events = run.timeline.first_of, run.process, run.timeline.all_events
+    own, recorded, pid = _in_window(process.details, run), _Recorded(), process.pid or 0
+    if first_of:
+        own, of_loader = own.copy(), is_of_loader(own)
+        own["site"][of_loader] = renumbered(own["site"][of_loader], first_of)
+    if process.logs:
+        table = fetch_table(events, own, process.pid, 0)
+        table = replace(table, loader=renumbered(table.loader, first_of))
+        recorded.add(table, events, own)
+    recorded.streams[pid] = recorded_stream(run.metadata.environment())
+    for thread in sampled_threads(own):
+        names = LineNames(run.metadata.texts, run.sites())
+        recorded.stacks[pid, thread] = thread_samples(own, thread), names
+    workers = WorkerTable.of(own)
+    for log in process.workers:
+        _add_worker(recorded, log, workers, run)
+    fetches = FetchTable.joined(recorded.tables)
+    ticks = ticks_of(run.recording.process_lines)
+    fetches = with_sampled_reading(
+        fetches,
+        lambda pids: StateSamples.of(pids, ticks, run.recording.state_lines),
+        process.main_thread,
+    )
+    in_workers = fetches.pid[fetches.worker > 0]
+    asked = integer(run.recording.section("options").get("slow_samples"))
+    return BatchPreparation(
+        fetches=fetches,
+        slow=joined_tables(SlowSamples, recorded.slow),
+        details=own,
+        samples=samples_by_pid(ticks, [pid, *np.unique(in_workers).tolist()]),
+        origin_ns=run.origin_ns,
+        slow_samples=DEFAULT_SLOW_SAMPLES if asked is None else max(asked, 0),
+        stack_samples=recorded.stacks,
+        copying=frozenset(recorded.copying) | run.metadata.loaders_of_device_batches(),
+        threads=recorded.threads,
+        streams=recorded.streams,
+    )
+
+
+def _add_worker(recorded: _Recorded, log: ProcessLog, workers: WorkerTable, run: Analysed) -> None:
+    """Adds what one worker recorded; its loader is that of its iterator, or the only one."""
+    events, first_of, window = log.events, run.timeline.first_of, run.timeline.window
+    if run.part is not None:
+        events = events.where((events.start >= window.start) & (events.start < window.end))
+    pid, details = log.pid or 0, _in_window(log.details, run)
+    table = fetch_table(events, details, pid, 0)
+    known, by_worker = renumbered(table.loader, first_of), workers.loader_of(pid, table.start_ns)
+    with_workers = {first_of.get(number, number) for number in run.metadata.loaders_with_workers()}
+    only = with_workers.pop() if len(with_workers) == 1 else 0
+    loader = np.where(by_worker > 0, by_worker, np.where(known > 0, known, only))
+    recorded.add(replace(table, loader=loader), events, details)
+    cwd = run.recording.manifest.get("cwd")
+    metadata = Metadata({topic: log.texts_of(topic) for topic in _OF_WORKER})
+    environment = metadata.environment()
+    recorded.threads[pid] = recorded_threads(environment, metadata.sites(cwd))
+    recorded.streams[pid] = recorded_stream(environment)
+    for thread in sampled_threads(details):
+        recorded.stacks[pid, thread] = thread_samples(details, thread), line_names(log, cwd)
+
+
+def _in_window(details: Details, run: Analysed) -> Details:
+    if run.part is None:
+        return details
+    window, start = run.timeline.window, details["start"]
+    is_inside = (start >= window.start) & (start < window.end)
+    rows: Details = details[is_inside | (details["kind"] == Kind.WORKER)]
+    return rows

@@ -60,35 +60,38 @@ def receiving_cpu_s(details: Details) -> Float64 | None:
     return seconds
 
 
-def later_starts_s(p: LoaderIterations, fetches: FetchTable) -> float:
-    """Returns what iterators and first batches of all epochs but the first took.
+def starts_of(p: LoaderIterations, fetches: FetchTable) -> dict[str, float]:
+    """Returns what iterators and first batches took: figures of `Loader` by name.
 
-    None of it counts where later batches were the quicker for most of it: with its first batch a
-    stream that shuffles fills a buffer, and has its last ones out of that.
+    Later starts do not count where quick batches saved most of them: with its first batch a stream
+    that shuffles fills a buffer, and has its last ones out of that.
     """
-    begun_ns, given_back_ns = _starts_ns(p, fetches, slice(1, None))
-    return 0.0 if given_back_ns >= _GIVEN_BACK_SHARE * begun_ns > 0 else begun_ns / 1e9
+    begun_ns, saved_ns = p.init_ns + np.maximum(p.first_ns, 0), _saved_ns(p, fetches)
+    (first_ns, given_back_ns), (later_ns, later_given_back_ns) = (
+        (float(begun_ns[epochs].sum()), float(saved_ns[epochs].sum()))
+        for epochs in (slice(1), slice(1, None))
+    )
+    is_made_up_for = given_back_ns >= _GIVEN_BACK_SHARE * first_ns
+    are_made_up_for = later_given_back_ns >= _GIVEN_BACK_SHARE * later_ns > 0
+    return {
+        "first_start_s": first_ns / 1e9,
+        "first_given_back_s": given_back_ns / 1e9 if is_made_up_for else 0.0,
+        "later_starts_s": 0.0 if are_made_up_for else later_ns / 1e9,
+    }
 
 
-def first_given_back_s(p: LoaderIterations, fetches: FetchTable) -> float:
-    """Returns what quick batches of the first epoch saved, where that makes up for its start."""
-    begun_ns, given_back_ns = _starts_ns(p, fetches, slice(1))
-    return given_back_ns / 1e9 if given_back_ns >= _GIVEN_BACK_SHARE * begun_ns else 0.0
-
-
-def _starts_ns(p: LoaderIterations, fetches: FetchTable, epochs: slice) -> tuple[float, float]:
-    """Returns what starts of epochs took, and what their quick batches saved of usual ones."""
-    begun_ns = float((p.init_ns + np.maximum(p.first_ns, 0))[epochs].sum())
+def _saved_ns(p: LoaderIterations, fetches: FetchTable) -> Float64:
+    """Returns what the quick batches of each epoch saved beside usual ones."""
     own = fetches.loader == p.loader
     took, start = fetches.wall_ns[own], fetches.start_ns[own]
     if len(took) == 0:
-        return begun_ns, 0.0
+        return np.zeros(len(p))
     usual = float(np.quantile(took, _USUAL_QUANTILE))
     place = p.number_at(start)
     is_quick = (place >= 0) & (took < _QUICK_SHARE * usual)
     at_once = max(len(np.unique(fetches.worker[own])), 1)
     saved = np.bincount(place[is_quick], (usual - took[is_quick]) / at_once, minlength=len(p))
-    return begun_ns, float(saved[epochs].sum())
+    return saved.astype(np.float64)
 
 
 def sampler_starts_s(p: LoaderIterations, calls: Events, fetches: FetchTable) -> float:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
-from trainprof.analysis.loading.batch_preparation import SlowSamples, fetch_of
-from trainprof.analysis.loading.delivery import (
-    delivery_of,
-    first_given_back_s,
-    later_starts_s,
-    sampler_starts_s,
-)
+from trainprof.analysis.loading.batch_preparation import BatchPreparation, fetch_of
+from trainprof.analysis.loading.delivery import delivery_of, sampler_starts_s, starts_of
 from trainprof.analysis.loading.fetches import Details, FetchTable
 from trainprof.analysis.loading.loader_builder import (
     TORCHS_SAMPLERS,
@@ -24,22 +19,25 @@ from trainprof.analysis.loading.loader_builder import (
     whole_batches,
 )
 from trainprof.analysis.loading.workers import (
-    WorkerStream,
     equal_workers,
     has_asked,
     lost_workers,
     threads_of,
 )
-from trainprof.analysis.machine.processes import Samples
 from trainprof.analysis.run.analysed import Analysed
-from trainprof.analysis.run.metadata import Metadata, Sites, integer, words
+from trainprof.analysis.run.metadata import Metadata, integer, words
 from trainprof.analysis.stacks.hot_lines import fetch_lines
-from trainprof.analysis.stacks.samples import LineNames, Stack, StackSamples, function_of
+from trainprof.analysis.stacks.samples import LineNames, Stack, function_of
 from trainprof.analysis.summary.distribution import statistics_s
-from trainprof.analysis.summary.loader import Loader, WorkerThreads
+from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.evaluation import evaluation_ns
-from trainprof.analysis.timeline.events import Bool, Events, Int64, rows_of
-from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING, LoaderIterations
+from trainprof.analysis.timeline.events import Bool, Events, Int64
+from trainprof.analysis.timeline.iterations import (
+    EVALUATION,
+    TRAINING,
+    LoaderIterations,
+    feeding_iterations,
+)
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.names import UNKNOWN_SITE
 from trainprof.record.schema import Kind
@@ -53,70 +51,21 @@ _ENDED_LISTED: Final = 32
 _MOST: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class BatchMaking:
-    """What is known of how batches were prepared and delivered, for all loaders.
-
-    Attributes:
-        details: Of the process that trains.
-        samples: Of the process that trains and of workers, by pid.
-        slow_samples: How many of them to list.
-        stack_samples: Of threads that fetch, with the names of lines, by pid and thread.
-        copying: Loaders in whose fetches something was copied between devices.
-    """
-
-    fetches: FetchTable
-    slow: SlowSamples
-    details: Details
-    samples: Mapping[int, Samples]
-    origin_ns: int
-    slow_samples: int
-    stack_samples: Mapping[tuple[int, int], tuple[StackSamples, LineNames]] = field(
-        default_factory=dict
-    )
-    copying: frozenset[int] = frozenset()
-    threads: Mapping[int, WorkerThreads | None] = field(default_factory=dict)
-    streams: Mapping[int, WorkerStream] = field(default_factory=dict)
-
-    def within(self, p: LoaderIterations, chosen: Bool) -> BatchMaking:
-        """Returns it with no fetches but those of the chosen epochs over one loader."""
-        fetches, slow = self.fetches, self.slow
-        mine = (fetches.loader == p.loader) & _are_of(chosen, p.number_at(fetches.start_ns))
-        slow_here = (slow.loader == p.loader) & _are_of(chosen, p.number_at(slow.start_ns))
-        return replace(self, fetches=fetches.rows(mine), slow=rows_of(slow, slow_here))
-
-
-def loaders_of(run: Analysed, making: BatchMaking) -> list[Loader]:
-    timeline, metadata, sites = run.timeline, run.metadata, run.sites()
+def loaders_of(run: Analysed, making: BatchPreparation) -> list[Loader]:
+    timeline, metadata = run.timeline, run.metadata
     events = timeline.all_events
     calls = events.where(events.is_kind(*_CALLS))
     loaders = [
-        _loader_of(
-            p,
-            metadata.loader(p.loader),
-            calls.where(calls.site == p.loader),
-            making,
-            sites,
-            evaluation=timeline.segments if is_here else None,
-        )
+        _loader_of(run, p, calls.where(calls.site == p.loader), making, is_here=is_here)
         for p, is_here in zip(timeline.loaders, timeline.on_thread.tolist(), strict=True)
     ]
-    given = metadata.loaders_of_device_batches()
-    loaders = [
-        replace(
-            x,
-            changed_between_passes=metadata.changed_attributes(x.id),
-            touches_device=x.id in making.copying or x.id in given,
-        )
-        for x in loaders
-    ]
-    names = LineNames(metadata.texts, sites)
+    names = LineNames(metadata.texts, run.sites())
     loaders = _with_callers(loaders, timeline, making.details, names)
     loaders = with_others_of_line(loaders, [metadata.loader(x.id).get("serial") for x in loaders])
     return sorted(loaders, key=lambda x: (x.role != TRAINING, x.id))
 
 
-def loaders_in_loop(run: Analysed, making: BatchMaking, loaders: list[Loader]) -> list[Loader]:
+def loaders_in_loop(run: Analysed, making: BatchPreparation, loaders: list[Loader]) -> list[Loader]:
     """Returns the loaders with the figures of their epochs in the training phase alone.
 
     Loaders without an epoch in it are left out, those that another thread reads are left as they
@@ -138,7 +87,7 @@ def loaders_in_loop(run: Analysed, making: BatchMaking, loaders: list[Loader]) -
         if is_inside.any():
             figures = _figures(
                 replace(p, init_ns=np.where(begins_inside, p.init_ns, 0)).where(is_inside),
-                own.where(_are_of(is_inside, p.number_at(own.start))),
+                own.where(p.among(is_inside, own.start)),
                 making.within(p, is_inside),
                 is_pinned=bool(loader.pin_memory),
                 evaluation=inside,
@@ -152,12 +101,6 @@ def _gives_batches(p: LoaderIterations, calls: Events, loop: tuple[int, int]) ->
     number = p.number_at(taken[(taken >= loop[0]) & (taken < loop[1])])
     gives: Bool = np.bincount(number[number >= 0], minlength=len(p)) > 0
     return gives
-
-
-def _are_of(chosen: Bool, number: Int64) -> Bool:
-    """Whether epochs of these numbers are among those chosen; -1 is the number of none."""
-    is_chosen: Bool = (number >= 0) & chosen[np.maximum(number, 0)]
-    return is_chosen
 
 
 def _with_callers(
@@ -192,16 +135,12 @@ def _with_callers(
 
 
 def _loader_of(
-    p: LoaderIterations,
-    metadata: Mapping[str, Any],
-    calls: Events,
-    making: BatchMaking,
-    sites: Sites,
-    *,
-    evaluation: Int64 | None,
+    run: Analysed, p: LoaderIterations, calls: Events, making: BatchPreparation, *, is_here: bool
 ) -> Loader:
-    """Builds a loader's entry; `evaluation` is None where another thread consumes it."""
-    is_pinned = bool(metadata.get("pin_memory"))
+    """Builds the entry of a loader that the training thread consumes, or another one."""
+    metadata, sites = run.metadata.loader(p.loader), run.sites()
+    is_pinned, segments = bool(metadata.get("pin_memory")), run.timeline.segments
+    evaluation = segments if is_here else None
     figures = _figures(p, calls, making, is_pinned=is_pinned, evaluation=evaluation)
     fetch, asked = figures["fetch"], has_asked(making.streams, figures["fetch"])
     of_loader = making.details[making.details["site"] == p.loader]
@@ -220,7 +159,7 @@ def _loader_of(
         shares_samples=_shares_samples(metadata, has_asked=asked),
         length=None if _has_parts(p) else integer(metadata.get("length")),
         lost_workers=lost_workers(of_loader, making.origin_ns),
-        thread="training" if evaluation is not None else "other",
+        thread="training" if is_here else "other",
         collate_site=sites[collate] if isinstance(collate, int) else None,
         built_by=builder_of(metadata),
         built=max(len(built), 1),
@@ -234,13 +173,15 @@ def _loader_of(
         equal_workers=equal_workers(making.streams, fetch),
         has_asked_for_worker=asked or metadata.get("shards") is not None,
         overlaps=bool(p.overlaps.any()),
+        changed_between_passes=run.metadata.changed_attributes(p.loader),
+        touches_device=p.loader in making.copying,
     )
 
 
 def _figures(
     p: LoaderIterations,
     calls: Events,
-    making: BatchMaking,
+    making: BatchPreparation,
     *,
     is_pinned: bool,
     evaluation: Int64 | None,
@@ -262,20 +203,11 @@ def _figures(
         "sampler_s": sampler_ns / 1e9 if sampler_ns else None,
         "ended": int(np.count_nonzero(p.is_ended)),
         "ended_batches": p.batches[p.is_ended & (p.batches > 0)][:_ENDED_LISTED].tolist(),
-        "later_starts_s": later_starts_s(p, fetches),
-        "first_start_s": float((p.init_ns + np.maximum(p.first_ns, 0))[:1].sum() / 1e9),
-        "first_given_back_s": first_given_back_s(p, fetches),
+        **starts_of(p, fetches),
         "sampler_starts_s": sampler_starts_s(p, calls, fetches) if sampler_ns else None,
         **delivery_of(parts, calls),
         "pin_s": _seconds_within(pinned, p) if is_pinned and len(pinned) else None,
-        "fetch": fetch_of(
-            fetches,
-            p,
-            making.slow,
-            making.samples,
-            origin_ns=making.origin_ns,
-            slow_samples=making.slow_samples,
-        ),
+        "fetch": fetch_of(making, p),
         "evaluation_s": float(_evaluation_ns(p, calls, evaluation).sum() / 1e9),
         "evaluation_wait_s": float(p.wait_ns[p.of_stage(EVALUATION)].sum() / 1e9),
     }
@@ -369,6 +301,21 @@ def samples_of(
     position = np.arange(len(number)) - first_of_epoch[number]
     used = (position < p.batches[number]) & counted[number]
     return int(sizes[used].sum())
+
+
+def trained_samples(timeline: Timeline, fetches: FetchTable, metadata: Metadata) -> int | None:
+    """Returns the samples of all iterations; None where they are unknown of one loader."""
+    total = 0
+    for p, counted in feeding_iterations(
+        timeline.loaders, timeline.learning(), timeline.steps.ends
+    ):
+        if not counted.any():
+            continue
+        samples = samples_of(p, counted, timeline.all_events, fetches, metadata)
+        if samples is None:
+            return None
+        total += samples
+    return total or None
 
 
 def with_others_of_line(loaders: Sequence[Loader], serials: Sequence[object]) -> list[Loader]:

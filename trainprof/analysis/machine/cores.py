@@ -27,7 +27,7 @@ class Cores:
     """Some of a host's.
 
     Attributes:
-        usable: How many can be kept busy, a CPU quota considered; None where nobody told.
+        usable: How many can be kept busy, a CPU quota considered; None where unknown.
         physical: The same with the hyper-threads of a core counted once, or None.
         numbers: Of the processors; () where they are not known.
     """
@@ -42,24 +42,20 @@ class Cores:
 
 
 def cores_of(host: Mapping[str, Any], process: TrainingProcess) -> Cores:
-    """Returns the cores of a process and its loaders' workers.
+    """Returns the cores of a training process and its loaders' workers.
 
-    They may be others than trainprof's own: of a command such as taskset or numactl, of a launcher
-    that binds its ranks, of a script that binds itself.
-
-    Args:
-        process: That trains. One that did not tell has its supervisor's.
+    They may be others than its supervisor's: taskset, numactl, a launcher or script that binds it.
     """
     seen = Cores(
         number(host.get("usable_cores"), 0.0) or None,
         number(host.get("physical_cores"), 0.0) or None,
         tuple(integers(host.get("core_numbers"))),
     )
-    own = _told(process.metadata.texts[Topic.ENVIRONMENT].values())
+    own = _recorded_cores(process.metadata.texts[Topic.ENVIRONMENT].values())
     if not own:
         return seen
     for worker in process.workers:
-        own |= _told(worker.texts_of(Topic.ENVIRONMENT).values())
+        own |= _recorded_cores(worker.texts_of(Topic.ENVIRONMENT).values())
     if own == {*seen.numbers}:
         return seen
     # What affinity leaves is in the numbers: less than that is a quota.
@@ -74,7 +70,6 @@ def cores_of(host: Mapping[str, Any], process: TrainingProcess) -> Cores:
 
 
 def _physical(host: Mapping[str, Any], own: Collection[int]) -> int | None:
-    """Returns how many cores some processors are threads of, None where that is not known."""
     numbers, cores = integers(host.get("core_numbers")), integers(host.get("core_of"))
     if len(numbers) != len(cores):
         return None
@@ -82,8 +77,8 @@ def _physical(host: Mapping[str, Any], own: Collection[int]) -> int | None:
     return len({core_of[number] for number in own}) if core_of.keys() >= {*own} else None
 
 
-def _told(environments: Iterable[Any]) -> set[int]:
-    """Returns the processors that a process told last; none where it did not."""
+def _recorded_cores(environments: Iterable[Any]) -> set[int]:
+    """Returns the processors that a process recorded last."""
     lists = [x["cores"] for x in environments if isinstance(x, dict) and "cores" in x]
     return _numbers(lists[-1]) if lists and isinstance(lists[-1], str) else set()
 
@@ -107,10 +102,9 @@ class HostPart:
     """What one training process has of its host.
 
     Attributes:
-        cores: That it may be on.
-        ranks: Of the run, that have to do with them, this one among them; 1 of no ranks.
-        recorded_on: Numbers of the cores that the processes recorded with it may be on, its own
-            among them; () where they are not known.
+        ranks: Of the run, that share its cores, this one among them; 1 of no ranks.
+        recorded_on: Numbers of the cores that it and the processes recorded with it may be on; ()
+            where they are not known.
         others_percent: Used by ranks on the same cores that had a trainprof of their own, in the
             mean; 100 is one core. None where not all of them are known.
     """
@@ -122,22 +116,14 @@ class HostPart:
 
 
 def are_ranks(processes: Sequence[TrainingProcess]) -> bool:
-    """Whether the training processes of one recording are ranks of a run.
-
-    Args:
-        processes: As `training_processes` returns them.
-    """
+    """Whether the training processes of one recording are ranks of a run."""
     return len(processes) > 1 and all(process.rank is not None for process in processes[:2])
 
 
 def parts_of_recordings(
     pairs: Sequence[tuple[Recording, TrainingProcess]],
 ) -> list[HostPart]:
-    """Returns what each of several ranks, with a trainprof each, has of its host.
-
-    Args:
-        pairs: The recordings of a run, each with the process that trains.
-    """
+    """Returns what each of several ranks, with a trainprof each, has of its host."""
     hosts = [recording.section("host").get("name") for recording, _ in pairs]
     cores = [cores_of(recording.section("host"), process) for recording, process in pairs]
     used = [_used_percent(recording) for recording, _ in pairs] if len(pairs) > 1 else [None]
@@ -165,11 +151,7 @@ def parts_of_recordings(
 def parts_of_processes(
     recording: Recording, processes: Sequence[TrainingProcess]
 ) -> list[HostPart]:
-    """Returns what each process of one recording has of its host.
-
-    Args:
-        recording: Of one trainprof.
-    """
+    """Returns what each process of one recording has of its host."""
     alone = parts_of_recordings([(recording, processes[0])])[0]
     cores = [cores_of(recording.section("host"), process) for process in processes]
     is_known = all(own_cores.numbers for own_cores in cores)

@@ -43,11 +43,7 @@ _BITS: Final = 63
 
 
 def gpus_of(gpu_lines: Sequence[Line], window: Window, own_pids: Collection[int]) -> list[Gpu]:
-    """Returns every device seen, by index.
-
-    Args:
-        own_pids: Of the script's process tree.
-    """
+    """Returns every device seen, by index."""
     seen: dict[tuple[int, str], list[Line]] = defaultdict(list)
     for line in gpu_lines:
         for device in entries(line, "gpus"):
@@ -61,11 +57,7 @@ def gpus_of(gpu_lines: Sequence[Line], window: Window, own_pids: Collection[int]
 
 
 def energy_of(gpus: Sequence[Gpu], samples: int | None) -> Energy | None:
-    """Returns what the script's GPUs used together, or None where it is not known of one of them.
-
-    Args:
-        samples: Trained on, None where not known.
-    """
+    """Returns what the script's GPUs used together, or None where one of them is unknown."""
     used = [gpu for gpu in gpus if gpu.is_used]
     counted = used or [gpu for gpu in gpus if gpu.is_visible is not False]
     known = [gpu.energy_wh for gpu in counted if gpu.energy_wh is not None]
@@ -140,7 +132,7 @@ def _energy_wh(samples: Sequence[Line], window: Window) -> tuple[float | None, b
     """Returns a device's energy in Wh over the run, and whether a part of it is an estimate.
 
     The difference of the driver's counter counts where that grows or stands still. Where it goes
-    back (the driver was loaded again) or is missing, the trapezoid under the power samples does.
+    back (the driver was reloaded) or is missing, the power samples are integrated (trapezoid).
     """
     times_ns = times_of(samples)
     passed_s = np.diff(times_ns) / NS_PER_S

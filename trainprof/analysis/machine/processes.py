@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -63,7 +64,7 @@ class Tick:
 
     @property
     def pss_bytes(self) -> float | None:
-        """Memory with shared pages counted once; None unless all living processes told it."""
+        """Memory with shared pages counted once; None unless known of all living processes."""
         living = [p for p in self.processes.values() if _rss_bytes(p) is not None]
         sizes = [number(process.get("pss_bytes")) for process in living]
         known = [size for size in sizes if size is not None]
@@ -98,7 +99,6 @@ def tree_percent(ticks: list[Tick], window: Window) -> Spans:
 
 
 def tick_times(ticks: list[Tick]) -> Times:
-    """Returns the samples' times, in ns."""
     return np.array([tick.t_ns for tick in ticks], dtype=np.int64)
 
 
@@ -134,48 +134,26 @@ def _rss_bytes(process: Line) -> float | None:
     return None if process.get("state") in ("Z", "X") else number(process.get("rss_bytes")) or None
 
 
-@dataclass(slots=True)
-class _Lifetime:
-    """One process over the run.
-
-    Attributes:
-        since_ns: The sample before its first one, or the run's start: its first gauges hold from
-            here on.
-        samples: (time in ns, the process's counters).
-    """
-
-    since_ns: int
-    samples: list[tuple[int, Line]]
-
-    @property
-    def cpu_ns(self) -> float:
-        """Its own CPU time at its last sample."""
-        return _own_cpu_ns(self.samples[-1][1])
-
-
 def processes_of(ticks: list[Tick], window: Window, main_pid: int | None) -> list[dict[str, Any]]:
     """Returns the processes by CPU time, at most MAX_PROCESSES of them and the main one always."""
-    lifetimes = _lifetimes(ticks, window)
-    main = next((key for key in lifetimes if key[0] == main_pid), None)
-    order = sorted(lifetimes, key=lambda key: lifetimes[key].cpu_ns, reverse=True)
-    shown = [key for i, key in enumerate(order) if i < MAX_PROCESSES or key == main]
-    return [_process(lifetimes[key], window, is_main=key == main) for key in shown]
-
-
-def _lifetimes(ticks: list[Tick], window: Window) -> dict[Key, _Lifetime]:
-    lifetimes: dict[Key, _Lifetime] = {}
+    timed: dict[Key, Samples] = {}
+    # The sample before a process's first one, or the run's start: its first gauges hold from there.
+    since_ns: dict[Key, int] = {}
     before_ns = window.start_ns
     for tick in ticks:
         for key, process in tick.processes.items():
-            lifetime = lifetimes.setdefault(key, _Lifetime(before_ns, []))
-            lifetime.samples.append((tick.t_ns, process))
+            since_ns.setdefault(key, before_ns)
+            timed.setdefault(key, []).append((tick.t_ns, process))
         before_ns = tick.t_ns
-    return lifetimes
+    main = next((key for key in timed if key[0] == main_pid), None)
+    order = sorted(timed, key=lambda key: _own_cpu_ns(timed[key][-1][1]), reverse=True)
+    shown = [key for i, key in enumerate(order) if i < MAX_PROCESSES or key == main]
+    return [_process(timed[key], since_ns[key], window, is_main=key == main) for key in shown]
 
 
-def _process(lifetime: _Lifetime, window: Window, *, is_main: bool) -> dict[str, Any]:
-    samples = [process for _, process in lifetime.samples]
-    times_ns = np.array([t_ns for t_ns, _ in lifetime.samples], dtype=np.int64)
+def _process(timed: Samples, since_ns: int, window: Window, *, is_main: bool) -> dict[str, Any]:
+    samples = [process for _, process in timed]
+    times_ns = np.array([t_ns for t_ns, _ in timed], dtype=np.int64)
     cpu_percent = _percent(np.diff(column(map(_own_cpu_ns, samples))), times_ns, window)
     rss = column(map(_rss_bytes, samples))
     threads = [number(process.get("threads")) for process in samples]
@@ -185,7 +163,7 @@ def _process(lifetime: _Lifetime, window: Window, *, is_main: bool) -> dict[str,
         "name": last.get("name"),
         "role": "main" if is_main else "child",
         "cpu_percent": statistics(cpu_percent),
-        "rss_bytes": gauge_statistics(rss, times_ns, window, since_ns=lifetime.since_ns),
+        "rss_bytes": gauge_statistics(rss, times_ns, window, since_ns=since_ns),
         "threads": max((int(count) for count in threads if count is not None), default=None),
         "first_s": (int(times_ns[0]) - window.start_ns) / NS_PER_S,
         "last_s": (int(times_ns[-1]) - window.start_ns) / NS_PER_S,
@@ -202,7 +180,6 @@ def _percent(used_ns: Floats, times_ns: Times, window: Window) -> Spans:
 
 
 def samples_by_pid(ticks: list[Tick], pids: Collection[int]) -> dict[int, Samples]:
-    """Returns the samples of some processes, in order of time."""
     samples: dict[int, Samples] = {pid: [] for pid in pids}
     for tick in ticks:
         for (pid, _), process in tick.processes.items():
@@ -212,12 +189,14 @@ def samples_by_pid(ticks: list[Tick], pids: Collection[int]) -> dict[int, Sample
 
 
 def resources_of(samples: Samples, start_ns: int, end_ns: int) -> dict[str, Any]:
-    """Returns what samples tell of one process in a stretch of time; {} without any.
+    """Returns highest memory and threads of one process in a stretch of time, and rates of its
+    counters.
 
-    Highest memory and threads, and of the counters what was added from first to last sample.
+    {} without any sample there.
     """
-    begin = bisect_left(samples, start_ns, key=_time)
-    samples = samples[begin : bisect_right(samples, end_ns, key=_time)]
+    time = itemgetter(0)
+    begin = bisect_left(samples, start_ns, key=time)
+    samples = samples[begin : bisect_right(samples, end_ns, key=time)]
     if not samples:
         return {}
     resources: dict[str, Any] = {}
@@ -233,10 +212,6 @@ def resources_of(samples: Samples, start_ns: int, end_ns: int) -> dict[str, Any]
         used_ns = _own_cpu_ns(samples[-1][1]) - _own_cpu_ns(samples[0][1])
         resources["cpu_percent"] = max(0.0, used_ns) / NS_PER_S / passed_s * 100
     return resources
-
-
-def _time(sample: tuple[int, Line]) -> int:
-    return sample[0]
 
 
 def last_sample(
@@ -291,16 +266,6 @@ def _host_available(host_lines: Sequence[Line], t_ns: int) -> float | None:
     return min(sizes)[1] if sizes else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Growth:
-    """How a size grew with a count of steps, from first to last."""
-
-    slope: float
-    counted: int
-    first: float
-    last: float
-
-
 def memory_growth(
     ticks: list[Tick],
     pid: int | None,
@@ -311,13 +276,12 @@ def memory_growth(
 ) -> MemoryGrowth | None:
     """Returns by how much each step grows the memory of the process that trains.
 
-    None where it does not, or not evenly: what is loaded once, or fills a cache, comes to an end.
+    None where it doesn't, or not evenly: loading something once or filling a cache comes to an end.
 
     Args:
         step_ends: Of all steps, ns, in order.
-        warmup: So many of the first steps do not count.
         room_bytes: Of memory, left at the end.
-        pass_starts: Over the training data, ns.
+        pass_starts: Of iterations over the training data, ns.
     """
     ends = step_ends[warmup:]
     if pid is None or len(ends) < _LEAST_STEPS:
@@ -328,32 +292,14 @@ def memory_growth(
     size = column(number(process.get(name)) for _, process in samples)
     inside = (t_ns >= ends[0]) & (t_ns <= ends[-1]) & ~np.isnan(size)
     t_ns, size = t_ns[inside], size[inside]
-    grown = _even_growth(size, warmup + np.searchsorted(ends, t_ns, side="right"))
-    if grown is None:
-        return None
-    return MemoryGrowth(
-        bytes_per_step=grown.slope,
-        steps=grown.counted,
-        first_bytes=grown.first,
-        last_bytes=grown.last,
-        room_bytes=room_bytes,
-        passes=1 + int(((pass_starts > t_ns[0]) & (pass_starts <= t_ns[-1])).sum()),
-    )
-
-
-def _even_growth(size: Floats, place: Int64) -> _Growth | None:
-    """Returns how a size grows evenly with a count, and enough to matter; None where it does not.
-
-    Args:
-        size: Samples in order of time, shape (n,).
-        place: How much was counted by then, shape (n,).
-    """
     if len(size) < _LEAST_SAMPLES:
         return None
+    step = warmup + np.searchsorted(ends, t_ns, side="right")
     # Medians, for single samples meet batches and gradients, or do not.
-    groups = np.array_split(np.arange(len(size)), _PARTS)
-    at = np.array([np.median(place[group]) for group in groups])
-    middle = np.array([np.median(size[group]) for group in groups])
+    at, middle = (
+        np.array([np.median(part) for part in np.array_split(values, _PARTS)])
+        for values in (step, size)
+    )
     grown, counted = float(middle[-1] - middle[0]), float(at[-1] - at[0])
     least = max(LEAST_GROWTH_BYTES, LEAST_GROWTH_SHARE * float(middle[0]))
     if grown < least or (np.diff(at) <= 0).any():
@@ -361,15 +307,18 @@ def _even_growth(size: Floats, place: Int64) -> _Growth | None:
     slope = grown / counted
     if (np.diff(middle) < _EVENLY * slope * np.diff(at)).any():
         return None
-    return _Growth(slope, round(counted), float(middle[0]), float(middle[-1]))
+    return MemoryGrowth(
+        bytes_per_step=slope,
+        steps=round(counted),
+        first_bytes=float(middle[0]),
+        last_bytes=float(middle[-1]),
+        room_bytes=room_bytes,
+        passes=1 + int(((pass_starts > t_ns[0]) & (pass_starts <= t_ns[-1])).sum()),
+    )
 
 
 def room_of(memory: dict[str, object], last_sample: dict[str, object] | None) -> float | None:
-    """Returns what memory was left at the end, of the host or of the container's limit; or None.
-
-    Args:
-        memory, last_sample: As `System` has them.
-    """
+    """Returns what memory was left at the end, of the host or of the container's limit; or None."""
     free = number_at(last_sample, "host_available_bytes")
     limit, used = number_at(memory, "limit_bytes"), number_at(memory, "tree_pss_bytes", "max")
     if limit is None:

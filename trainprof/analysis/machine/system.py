@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from trainprof.analysis.machine.cores import HostPart
 from trainprof.analysis.machine.gpus import energy_of, gpus_of
 from trainprof.analysis.machine.processes import (
     Tick,
@@ -16,8 +17,10 @@ from trainprof.analysis.machine.processes import (
     ticks_of,
     tree_percent,
 )
-from trainprof.analysis.run.recording import read_samples
+from trainprof.analysis.run.metadata import integer
+from trainprof.analysis.run.recording import Recording
 from trainprof.analysis.statistics.time_weighted import (
+    NS_PER_S,
     Floats,
     Line,
     Spans,
@@ -35,92 +38,58 @@ from trainprof.analysis.statistics.time_weighted import (
 )
 from trainprof.analysis.summary.run import System
 
-__all__ = ["read_samples", "samples_between", "system_summary"]
-
-US_PER_S: Final = 1_000_000
-NS_PER_S: Final = 1_000_000_000
+_DEFAULT_INTERVAL_S: Final = 0.5
+_US_PER_S: Final = 1_000_000
 # Samples whose spans lie mostly outside a window say nothing about it.
-MIN_WINDOW_SHARE: Final = 0.5
-
+_MIN_WINDOW_SHARE: Final = 0.5
 _IDLE_MODES: Final = ("idle_ns", "iowait_ns")
 
 
-def system_summary(
-    host_lines: Sequence[Line],
-    process_lines: Sequence[Line],
-    gpu_lines: Sequence[Line],
-    *,
-    start_ns: int,
-    end_ns: int,
-    main_pid: int | None,
-    interval_s: float,
-    usable_cores: float | None,
-    memory_limit_bytes: int | None,
-    trained_samples: int | None = None,
-    gpus_not_observed: str | None = None,
-    physical_cores: float | None = None,
-    core_numbers: Sequence[int] = (),
+def system_of(
+    recording: Recording, host: HostPart, span: tuple[int, int], samples: int | None
 ) -> System | None:
-    """Returns the machine over the run, or None when nothing was sampled.
+    """Returns the machine over the run's span, ns, or None when nothing was sampled.
+
+    Each {stat} is {mean, min, max, p5, p50, p95, p99}, or None where nothing was observed.
 
     Args:
-        host_lines: As `read_samples` gives them, in time order; so the two below.
-        process_lines: One line a sample, with all processes of the tree.
-        gpu_lines: One line a sample, with all devices.
-        start_ns: The run's start on the samples' clock, in ns.
-        end_ns: Its end.
-        main_pid: The script's own process.
-        interval_s: The sampler's nominal interval, in s.
-        usable_cores: What affinity and cgroups leave of the machine's cores.
-        memory_limit_bytes: The cgroup's limit.
-        trained_samples: Trained on, None where not known.
-        gpus_not_observed: Why no (more) samples of GPUs came.
-        physical_cores: `usable_cores` with the hyper-threads of a core counted as one.
-        core_numbers: Of the cores that the run may be on; () where they are not known.
-
-    Returns:
-        Each {stat} is {mean, min, max, p5, p50, p95, p99}, or None where nothing was observed.
+        samples: That were trained on.
     """
-    if not (host_lines or process_lines or gpu_lines):
+    host_lines, gpu_lines, window = recording.host_lines, recording.gpu_lines, Window(*span)
+    if not (host_lines or recording.process_lines or gpu_lines):
         return None
-    window = Window(start_ns, end_ns)
-    ticks = ticks_of(process_lines)
+    ticks = ticks_of(recording.process_lines)
+    main_pid = integer(recording.manifest.get("script_pid"))
+    interval_s = number(recording.section("options").get("interval_s"))
+    limit_bytes = integer(recording.section("host").get("memory_limit_bytes"))
     gpus = gpus_of(gpu_lines, window, _pids(ticks, main_pid) if gpu_lines else ())
+    not_sampled = recording.section("not_sampled").get("gpus")
     return System(
-        interval_s=interval_s,
+        interval_s=_DEFAULT_INTERVAL_S if interval_s is None else float(interval_s),
         samples=len(host_lines),
-        cpu=_cpu(host_lines, ticks, window, usable_cores)
-        | {"cores_physical": physical_cores, "core_numbers": list(core_numbers) or None},
-        memory=_memory(host_lines, ticks, window, memory_limit_bytes),
+        cpu=_cpu(host_lines, ticks, window, host),
+        memory=_memory(host_lines, ticks, window, limit_bytes),
         disk={
             **_byte_rates(host_lines, "disk", ("read", "write"), window),
-            "pressure_some_share": _stalled_share(host_lines, "io", window),
+            "pressure_some_share": _share_of_time(host_lines, window, "pressure", "io", "some_us"),
         },
         network=_byte_rates(host_lines, "network", ("received", "sent"), window),
         processes=processes_of(ticks, window, main_pid),
         gpus=gpus,
         cost=_cost(host_lines),
         last_sample=last_sample(host_lines, ticks, window, main_pid),
-        energy=energy_of(gpus, trained_samples),
-        gpus_not_observed=gpus_not_observed,
+        energy=energy_of(gpus, samples),
+        gpus_not_observed=not_sampled if isinstance(not_sampled, str) else None,
     )
 
 
 def samples_between(
     host_lines: Sequence[Line], process_lines: Sequence[Line], start_ns: int, end_ns: int
 ) -> dict[str, float] | None:
-    """Returns what the machine did inside a short window, as means.
+    """Returns what the machine did inside a short window, as means; None where that is not known.
 
-    Args:
-        host_lines: As `read_samples` gives them, in time order; so `process_lines`.
-        process_lines: One line a sample, with all processes of the tree.
-        start_ns: The window's start on the samples' clock, in ns.
-        end_ns: Its end.
-
-    Returns:
-        host_cpu_percent (100 = all cores), tree_cpu_percent (100 = one core), iowait_share,
-        disk_read_bytes_per_s, tree_rss_bytes, those that were observed; None when none was, also
-        when the window is so short that its samples tell mostly of the time around it.
+    In host_cpu_percent 100 is all cores, in tree_cpu_percent one. A window so short that its
+    samples tell mostly of the time around it is not known.
     """
     window = Window(start_ns, end_ns)
     host = lines_around(host_lines, window)
@@ -136,27 +105,36 @@ def samples_between(
     means = {
         name: mean
         for name, spans in series.items()
-        if (mean := spans.mean) is not None and (spans.share_inside or 0) >= MIN_WINDOW_SHARE
+        if (mean := spans.mean) is not None and (spans.share_inside or 0) >= _MIN_WINDOW_SHARE
     }
     return means or None
 
 
 def _cpu(
-    host_lines: Sequence[Line], ticks: list[Tick], window: Window, usable_cores: float | None
+    host_lines: Sequence[Line], ticks: list[Tick], window: Window, host: HostPart
 ) -> dict[str, Any]:
     busy, iowait = _cpu_shares(host_lines, window)
-    return {
-        "cores_usable": usable_cores,
+    cpu: dict[str, Any] = {
+        "cores_usable": host.cores.usable,
         "host_percent": statistics(busy),
         "tree_percent": statistics(tree_percent(ticks, window)),
         "per_core_percent": _per_core_percent(host_lines, window),
         "iowait_share": iowait.mean,
-        "pressure_some_share": _stalled_share(host_lines, "cpu", window),
+        "pressure_some_share": _share_of_time(host_lines, window, "pressure", "cpu", "some_us"),
         "stolen_share": _stolen_share(host_lines, window),
-        "throttled_share": _throttled_share(host_lines, window),
+        "throttled_share": _share_of_time(host_lines, window, "throttled_us"),
         "cpu_mhz": _host_gauge(host_lines, "cpu_mhz", window),
         "context_switches_per_s": _host_rates(host_lines, window, "context_switches").mean,
+        "cores_physical": host.cores.physical,
+        "core_numbers": list(host.cores.numbers) or None,
     }
+    if host.recorded_on != host.cores.numbers:
+        cpu["recorded_on"] = list(host.recorded_on)
+    if host.ranks > 1:
+        cpu["ranks"] = host.ranks
+    if host.others_percent != 0:
+        cpu["other_ranks_percent"] = host.others_percent
+    return cpu
 
 
 def _memory(
@@ -180,12 +158,12 @@ def _memory(
         "shm_used_bytes": _host_gauge(host_lines, "shm_used_bytes", window),
         "shm_total_bytes": _last(host_lines, "shm_total_bytes"),
         "limit_bytes": memory_limit_bytes,
-        "pressure_some_share": _stalled_share(host_lines, "memory", window),
+        "pressure_some_share": _share_of_time(host_lines, window, "pressure", "memory", "some_us"),
     }
 
 
 def _last(host_lines: Sequence[Line], name: str) -> float | None:
-    """Returns what the last sample that tells it says."""
+    """Returns the last sample's value that is not 0."""
     values = (number(line.get(name)) for line in reversed(host_lines))
     return next((value for value in values if value), None)
 
@@ -260,7 +238,7 @@ def _cpu_shares(host_lines: Sequence[Line], window: Window) -> tuple[Spans, Span
 
 
 def _cpu_times(line: Line) -> tuple[float, float, float] | None:
-    """Returns (busy, waiting for I/O, idle) since boot in ns, or None where not told."""
+    """Returns (busy, waiting for I/O, idle) since boot in ns, or None where not recorded."""
     modes = line.get("cpu")
     if not isinstance(modes, dict):
         return None
@@ -280,20 +258,19 @@ def _per_core_percent(host_lines: Sequence[Line], window: Window) -> list[float 
 
 
 def _core_percent(lines: Sequence[Line], core: int) -> float | None:
-    def busy_ns(line: Line) -> float | None:
-        cores = _cores(line)
-        return number(cores[core]) if core < len(cores) else None
-
-    first = next((line for line in lines if busy_ns(line) is not None), None)
-    last = next((line for line in reversed(lines) if busy_ns(line) is not None), None)
-    if first is None or last is None or first is last:
+    known = [
+        (line["t_ns"], busy_ns)
+        for line in lines
+        for busy_ns in map(number, _cores(line)[core : core + 1])
+        if busy_ns is not None
+    ]
+    if len(known) < 2:
         return None
-    used_ns = (busy_ns(last) or 0.0) - (busy_ns(first) or 0.0)
-    span_ns: int = last["t_ns"] - first["t_ns"]
+    span_ns, used_ns = (last - first for first, last in zip(known[0], known[-1], strict=True))
     if used_ns < 0 or span_ns <= 0:
         return None
     # Ticks of 10 ms may add up to a little more than the time.
-    return min(100.0, 100 * used_ns / span_ns)
+    return float(min(100.0, 100 * used_ns / span_ns))
 
 
 def _cores(line: Line) -> list[Any]:
@@ -308,13 +285,7 @@ def _stolen_share(host_lines: Sequence[Line], window: Window) -> float | None:
     return None if ns_per_s is None or not cores else ns_per_s / NS_PER_S / cores
 
 
-def _throttled_share(host_lines: Sequence[Line], window: Window) -> float | None:
-    """Returns for which share of the time a CPU quota stopped the cgroup, summed over its tasks."""
-    us_per_s = _host_rates(host_lines, window, "throttled_us").mean
-    return None if us_per_s is None else us_per_s / US_PER_S
-
-
-def _stalled_share(host_lines: Sequence[Line], resource: str, window: Window) -> float | None:
-    """Returns the share of time in which some task waited for the resource (Linux PSI)."""
-    us_per_s = _host_rates(host_lines, window, "pressure", resource, "some_us").mean
-    return None if us_per_s is None else us_per_s / US_PER_S
+def _share_of_time(host_lines: Sequence[Line], window: Window, *names: str) -> float | None:
+    """Returns the share of a counter of microseconds: throttled by a quota, or stalled (PSI)."""
+    us_per_s = _host_rates(host_lines, window, *names).mean
+    return None if us_per_s is None else us_per_s / _US_PER_S

@@ -56,7 +56,8 @@ def compilations_of(
 
 
 def _are_again(rows: npt.NDArray[np.void]) -> Bool:
-    """Tells versions of code that had been compiled for the same mode; with their later parts.
+    """Returns which are versions of code that had been compiled for the same mode; with later
+    parts.
 
     The first version for training after one for evaluation is none, nor the other way round. Its
     later parts have the version's number, and no reason of their own.

@@ -1,4 +1,4 @@
-"""How whoever builds an optimizer is told its arguments: the user's line, or a package."""
+"""How an optimizer gets an argument: in the user's line, or through the package that builds it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ class OptimizerCall:
     Attributes:
         name: Of its class, such as "AdamW".
         site: The user's line, None where it is not known.
-        built_by: The installed package that calls the class and has to be told its arguments, None
-            where the user's line does.
+        built_by: The installed package that calls the class; None where the user's line does.
     """
 
     name: str
@@ -39,7 +38,7 @@ class OptimizerCall:
     built_by: str | None = None
 
     def with_argument(self, argument: str, value: object = True) -> str:
-        """Returns how it is given an argument of its class's, in words."""
+        """Returns how an argument of its class is passed to it, in words."""
         own = f"torch.optim.{self.name}(..., {argument}={value!r})"
         if self.built_by is None:
             return own
@@ -58,17 +57,16 @@ class OptimizerCall:
 
 
 def builder_in(note: Mapping[str, Any]) -> str | None:
-    """Returns the package that built an optimizer, as inside/model/torch_settings.py told of it."""
     built = note.get("built")
     return builder_of(built) if isinstance(built, dict) else None
 
 
 def with_argument(calls: Iterable[OptimizerCall], argument: str) -> list[str]:
-    """Returns how each of them is given it, those alike once."""
+    """Returns how each of them is given it, duplicates once."""
     return list(dict.fromkeys(call.with_argument(argument) for call in calls))
 
 
 def minded_of(calls: Iterable[OptimizerCall]) -> list[str]:
-    """Returns what to mind where packages are told arguments of their optimizers."""
+    """Returns cautions about packages that pass arguments on to their optimizers."""
     handed_on = any(call.built_by in _HANDED_ON and call.name == "Adam" for call in calls)
     return [_POLICY_FORGETS] if handed_on else []

@@ -30,7 +30,7 @@ class Analysed:
 
     Attributes:
         origin_ns, end_ns: Start and end of the run.
-        host: What the process has of it.
+        host: What the process has of its host.
         part: The epoch or the steps that the timeline is narrowed to, in words, or None.
     """
 
@@ -55,7 +55,6 @@ class Analysed:
         return threshold_s if 0 <= threshold_s <= LONGEST_THRESHOLD_S else DEFAULT_WAIT_THRESHOLD_S
 
     def device_timing(self) -> str:
-        """Returns how the device was timed, as Run has it."""
         if self.metadata.device() is None:
             return "cpu"
         return "synchronized" if self.synchronized() is not None else "async"
@@ -75,8 +74,6 @@ class Analysed:
 
 
 class NothingThere(TrainprofError):
-    """The part of the run that was asked for does not exist."""
-
     slug, exit_code = "nothing-there", 2
 
 
@@ -164,7 +161,7 @@ def _written(steps: tuple[int, int]) -> str:
 
 
 def _staged(part: LoaderIterations, whole: list[LoaderIterations]) -> LoaderIterations:
-    """Gives passes of a part, some of them cut, the stages that they have in the whole run."""
+    """Gives iterations of a part, some of them cut, the stages that they have in the whole run."""
     p = next(p for p in whole if p.loader == part.loader)
     number = np.maximum(np.searchsorted(p.start, part.start, side="right") - 1, 0)
     return replace(part, stage=p.stage[number], role=p.role)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from trainprof.analysis.run.metadata import integer
 from trainprof.analysis.run.process_name import ProcessName, process_names
 from trainprof.analysis.run.recording import Recording, is_alive
-from trainprof.analysis.run.training_process import TrainingProcess
+from trainprof.analysis.run.training_process import TrainingProcess, by_process
 from trainprof.analysis.summary.run import Exit, Hung, Stood
 from trainprof.analysis.timeline.events import ProcessLog
 from trainprof.record.last_stacks import read_last_stacks
@@ -52,16 +52,17 @@ _WAITING_FILES: Final = (
 )
 
 
-def ending_of_run(recording: Recording, logs: list[ProcessLog], shown: list[ProcessLog]) -> Exit:
+def ending_of_run(recording: Recording, shown: list[ProcessLog]) -> Exit:
     """Returns the end of a run: of the script, and of what it started where a limit ended that.
 
-    What was started by torchrun, by `torch.multiprocessing.spawn` or by a driver meets the limit
-    itself, and its parent comes to an end of its own.
+    What torchrun, `torch.multiprocessing.spawn` or a driver starts meets the limit itself, and its
+    parent ends on its own.
 
     Args:
-        logs: Of the script's own process.
-        shown: Of the training process whose figures are told: its limit comes first.
+        shown: Of the training process whose figures are shown: its limit comes first.
     """
+    pid = recording.manifest.get("script_pid")
+    logs = [log for log in recording.logs if log.pid == pid or log.role == "script"]
     end = ending(recording, logs)
     limit = _limit([*shown, *logs, *recording.logs])
     if limit is None or end.reason == "running":
@@ -73,24 +74,13 @@ def ending_of_run(recording: Recording, logs: list[ProcessLog], shown: list[Proc
 
 def _ended_well(logs: list[ProcessLog]) -> bool:
     """Whether all that trained was ended at a limit or came to its own end."""
-    of_process: dict[object, list[ProcessLog]] = {}
-    for log in logs:
-        of_process.setdefault(log.pid or id(log), []).append(log)
-    trained = [own for own in of_process.values() if any(_trains(log) for log in own)]
-    return all(_limit(own) is not None or _came_to_its_end(own) for own in trained)
-
-
-def _came_to_its_end(logs: list[ProcessLog]) -> bool:
-    end = recorded_ending(logs)
-    return end is not None and end.reason == "completed"
+    trained = [own for own in by_process(logs) if any(_trains(log) for log in own)]
+    ends = [(_limit(own), recorded_ending(own)) for own in trained]
+    return all(limit or (end is not None and end.reason == "completed") for limit, end in ends)
 
 
 def ending(recording: Recording, logs: list[ProcessLog]) -> Exit:
-    """Returns the end of the script's own process, unless what it started trains on.
-
-    Args:
-        logs: Of the script's own process.
-    """
+    """Returns the end of the script's own process, unless what it started trains on."""
     end = _of_script(recording, logs)
     if end.reason == "running":
         return end
@@ -131,7 +121,7 @@ def _of_script(recording: Recording, logs: list[ProcessLog]) -> Exit:
     if reason == "running":
         if recording.is_alive and not has_end:
             return Exit(None, None, "running", None)
-        return _unseen(limit, exception, has_end)
+        return _unseen(recorded_ending(logs), limit if has_end else None)
     if reason == "limit":
         return Exit(status, number, "limit", limit or detail)
     if reason not in ("completed", "exception", "interrupted", "signal", "killed"):
@@ -150,7 +140,7 @@ def _of_script(recording: Recording, logs: list[ProcessLog]) -> Exit:
 
 
 def recorded_ending(logs: list[ProcessLog]) -> Exit | None:
-    """Returns the end that a process noted itself, whatever its parent saw; None if it did not."""
+    """Returns the end that a process recorded itself, None if it did not."""
     limit, exception = _limit(logs), _exception(logs)
     if exception is not None:
         reason = "interrupted" if exception == _KEYBOARD_INTERRUPT else "exception"
@@ -160,17 +150,13 @@ def recorded_ending(logs: list[ProcessLog]) -> Exit | None:
     return Exit(None, None, "limit", limit) if limit else Exit(None, None, "completed", None)
 
 
-def _unseen(limit: str | None, exception: str | None, has_end: bool) -> Exit:
-    """The supervisor did not see the end; the script's own last record may tell."""
-    if limit is not None and has_end:
+def _unseen(end: Exit | None, limit: str | None) -> Exit:
+    """The supervisor did not see the end; the script's own last record may show it."""
+    if limit is not None:
         return Exit(None, None, "limit", limit)
-    if exception == _KEYBOARD_INTERRUPT:
-        return Exit(None, None, "interrupted", ITS_STATUS)
-    if exception is not None:
-        return Exit(None, None, "exception", exception)
-    if has_end:
-        return Exit(None, None, "completed", ITS_STATUS)
-    return Exit(None, None, "unknown", NOT_WRITTEN)
+    if end is None:
+        return Exit(None, None, "unknown", NOT_WRITTEN)
+    return end if end.reason == "exception" else replace(end, detail=ITS_STATUS)
 
 
 def _limit(logs: list[ProcessLog]) -> str | None:
@@ -192,12 +178,12 @@ def _exception(logs: list[ProcessLog]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """Until when a process came on, ns.
+    """Until when a process made progress, ns.
 
     Attributes:
         last_ns: Its last batch, forward or step; None without any.
         seen_ns: The last that is known of it, the start of a loader included.
-        has_batch: It was given a batch.
+        has_batch: It got a batch.
         is_main: Its main thread trains, as far as is known.
     """
 
@@ -219,7 +205,6 @@ def hung_of(
     Args:
         recordings: Of the run, of its ranks where each has one.
         processes: Those that train.
-        end: How it ended.
         step_s: The median step.
     """
     if not _was_ended(end):
@@ -231,17 +216,17 @@ def hung_of(
     limits = [ns for run in recordings for ns in _limits(run)]
     if limits:  # it ended at a step, whatever came then
         asked_ns = min(limits)
-    of = {process.pid: _progress(process, asked_ns) for process in processes}
+    progress = {process.pid: _progress(process, asked_ns) for process in processes}
     began_ns = min(integer(run.section("times").get("spawned_ns")) or 0 for run in recordings)
-    seen_ns = max((process.seen_ns for process in of.values()), default=0) or began_ns
+    seen_ns = max((process.seen_ns for process in progress.values()), default=0) or began_ns
     idle_s = max(asked_ns - seen_ns, 0) * 1e-9
-    has_progress = any(process.last_ns is not None for process in of.values())
+    has_progress = any(process.last_ns is not None for process in progress.values())
     was_limited = any(run.section("exit").get("reason") == "limit" for run in recordings)
     least_s = IDLE_AT_LIMIT_S if was_limited else IDLE_FROM_S
     steps = IDLE_AT_LIMIT_STEPS if was_limited else IDLE_FROM_STEPS
     if has_progress and idle_s <= max(least_s, steps * (step_s or 0.0)):
         return None
-    places = (_stood(sample, run, of, asked_ns, seen_ns) for run, sample in samples)
+    places = (_stood(sample, run, progress, asked_ns, seen_ns) for run, sample in samples)
     stood = [place for place in places if place is not None]
     if any(place.rank is not None for place in stood):  # who started the ranks waits for them
         stood = [x for x in stood if x.rank is not None or x.worker is not None]
@@ -249,7 +234,7 @@ def hung_of(
 
 
 def _was_ended(end: Exit) -> bool:
-    """Whether somebody ended it, or it is unknown who did."""
+    """Whether it was ended from outside, or it is unknown who ended it."""
     if end.reason == "signal":
         return end.signal in _ASKS_TO_END
     if end.reason == "killed":
@@ -258,7 +243,7 @@ def _was_ended(end: Exit) -> bool:
 
 
 def _samples(recording: Recording) -> list[dict[str, Any]]:
-    """Returns the stack samples at the end: those that trainprof kept, else those on disk."""
+    """Returns the stack samples at the end: those in the manifest, else those on disk."""
     kept = recording.section("stacks").get("processes")
     samples = kept if isinstance(kept, list) else read_last_stacks(recording.directory.events)
     return [x for x in samples if isinstance(x, dict) and integer(x.get("at_ns"))]
@@ -296,7 +281,7 @@ def _progress(process: TrainingProcess, asked_ns: int) -> _Progress:
 def _stood(
     sample: dict[str, Any],
     recording: Recording,
-    of: Mapping[int, _Progress],
+    progress: Mapping[int, _Progress],
     asked_ns: int,
     seen_ns: int,
 ) -> Stood | None:
@@ -305,7 +290,7 @@ def _stood(
     if at_ns < seen_ns - _SLACK_NS or (ended_ns is not None and ended_ns < asked_ns - _SLACK_NS):
         return None
     pid = integer(sample.get("pid")) or 0
-    thread = _thread(sample, is_main=pid not in of or of[pid].is_main)
+    thread = _thread(sample, is_main=pid not in progress or progress[pid].is_main)
     if thread is None:
         return None
     cwd = recording.manifest.get("cwd")
@@ -314,13 +299,13 @@ def _stood(
     shown = _frame(thread.get("user")) or innermost
     if shown is None:
         return None
-    name = _name(sample, pid, recording, of)
+    name = _name(sample, pid, recording, progress)
     if name.pid is not None and thread.get("user") is None:
         return None  # helpers of torch.compile and the like
     since_ns = integer(thread.get("since_ns")) or at_ns
     waits = None
     if called is not None and str(called[0]).endswith(_LOADER_FILE):
-        waits = "a batch" if pid not in of or of[pid].has_batch else "its first batch"
+        waits = "a batch" if pid not in progress or progress[pid].has_batch else "its first batch"
     elif name.worker is not None and shown is innermost and str(shown[0]).endswith(_WAITING_FILES):
         waits = "work"
     return Stood(
@@ -346,7 +331,7 @@ def _thread(sample: dict[str, Any], *, is_main: bool) -> dict[str, Any] | None:
 
 
 def _name(
-    sample: dict[str, Any], pid: int, recording: Recording, of: Mapping[int, _Progress]
+    sample: dict[str, Any], pid: int, recording: Recording, progress: Mapping[int, _Progress]
 ) -> ProcessName:
     logs = recording.logs
     names = {log.pid: name for log, name in zip(logs, process_names(logs), strict=True)}
@@ -362,7 +347,7 @@ def _name(
         return ProcessName(rank, worker)
     if known is not None and known.pid is None:
         return ProcessName(rank)
-    is_main = pid == recording.manifest.get("script_pid") or pid in of or rank is not None
+    is_main = pid == recording.manifest.get("script_pid") or pid in progress or rank is not None
     return ProcessName(rank) if is_main else ProcessName(rank, None, pid)
 
 

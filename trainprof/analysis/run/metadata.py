@@ -37,20 +37,20 @@ class Metadata:
         return [n for n in self.texts[Topic.LOADER] if integer(self.loader(n).get("num_workers"))]
 
     def batches_ahead(self, number: int) -> int:
-        """How many batches the loader's workers pile up, 0 without workers."""
+        """How many batches the loader's workers prefetch, 0 without workers."""
         metadata = self.loader(number)
         workers = integer(metadata.get("num_workers")) or 0
         ahead = workers * (integer(metadata.get("prefetch_factor")) or 2)
         return min(max(ahead, 0), MAX_BATCHES_AHEAD)
 
     def changed_attributes(self, loader: int) -> list[str]:
-        """Returns the attributes of a loader's dataset that training changes between passes."""
+        """Returns the attributes of a loader's dataset that training changes between epochs."""
         changes = [x.get("changed_dataset") for x in self.environment()]
         own = [x for x in changes if isinstance(x, dict) and x.get("loader") == loader]
         return words([x.get("attribute") for x in own])
 
     def loaders_of_device_batches(self) -> set[int]:
-        """Returns the loaders that give batches which are on a device."""
+        """Returns the loaders whose batches are on a device."""
         numbers = (integer(x.get("batch_on_device")) for x in self.environment())
         return {number for number in numbers if number is not None}
 
@@ -65,21 +65,19 @@ class Metadata:
         return any(x.get("launch_blocking") is True for x in self.environment())
 
     def environment(self) -> list[dict[str, Any]]:
-        """Returns all that the process said of its environment."""
         return [x for x in self.texts[Topic.ENVIRONMENT].values() if isinstance(x, dict)]
 
     def environment_text(self, key: str) -> str | None:
-        """Returns what the process said under a key of its environment, if it did."""
         values = (x.get(key) for x in self.environment())
         return next((text for text in values if isinstance(text, str)), None)
 
     def looked_s(self) -> float | None:
-        """Returns what probes took for closer looks at loaders and calls; None where untold."""
+        """Returns what probes took for closer samples of loaders and calls; None: unknown."""
         spent_ns = (integer(x.get("looked_ns")) for x in self.environment())
         return next((ns / 1e9 for ns in spent_ns if ns is not None), None)
 
     def reads_counted_until(self) -> dict[int, int]:
-        """Returns when reading values of host tensors was counted no longer, ns by SyncFlag."""
+        """Returns when reads of host tensors were counted no longer, ns by SyncFlag."""
         limits = ((x.get("flag"), x.get("reads_counted_until")) for x in self.environment())
         known = ((integer(flag), integer(until)) for flag, until in limits)
         return {flag: until for flag, until in known if flag is not None and until is not None}
@@ -101,12 +99,10 @@ class Metadata:
 
 
 def words(value: Any) -> list[str]:
-    """Returns those of a list that are words."""
     return [word for word in value if isinstance(word, str)] if isinstance(value, list) else []
 
 
 def integers(value: Any) -> list[int]:
-    """Returns the integers of a list, [] if it is none."""
     values = value if isinstance(value, list) else []
     return [number for item in values if (number := integer(item)) is not None]
 
@@ -117,7 +113,6 @@ def share_in(value: object) -> float:
 
 
 def dicts_in(value: object) -> list[dict[str, Any]]:
-    """Returns the dicts of a list, none where it is no list."""
     return [x for x in value if isinstance(x, dict)] if isinstance(value, list) else []
 
 
@@ -143,7 +138,6 @@ class Sites:
         return site_name(self._texts.get(number), self._cwd)
 
     def known(self, number: int | None) -> str | None:
-        """Returns the same of an id that may be missing, None where nothing is known of it."""
         name = UNKNOWN_SITE if number is None else self[number]
         return None if name == UNKNOWN_SITE else name
 
@@ -154,14 +148,12 @@ class Notes:
 
     Attributes:
         records: All notes of the process's environment, as they stand in its log.
-        sites: Names of the places that they name by number.
     """
 
     records: Sequence[Mapping[str, Any]] = ()
     sites: Sites = field(default_factory=lambda: Sites({}, None))
 
     def last(self, kind: type[AnyNote]) -> AnyNote | None:
-        """Returns the note of a kind that was written last, None where there is none."""
         return notes.last_note(kind, self.records)
 
     def last_list(self, kind: type[AnyNote]) -> list[AnyNote]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
 from typing import Any
 
 import numpy as np
 
-from trainprof.analysis.device.device_part import DevicePart, device_part, overlap_of
+from trainprof.analysis.device.devices import DevicePart, device_part, overlap_of
+from trainprof.analysis.device.host_waits import dearest_in_training, idle_during_s
 from trainprof.analysis.distributed.collectives import (
     COMMUNICATION,
     Collectives,
@@ -19,22 +20,41 @@ from trainprof.analysis.distributed.collectives import (
 )
 from trainprof.analysis.lines.times import line_cost
 from trainprof.analysis.loading.loader_summary import LoaderPart, loader_part
-from trainprof.analysis.machine.machine_part import growth_part, system_part
-from trainprof.analysis.model.compilations import compiling_in_training
-from trainprof.analysis.model.model_part import ModelPart, model_part
-from trainprof.analysis.model.torch_settings import TorchSettings
+from trainprof.analysis.machine.processes import memory_growth, room_of, ticks_of
+from trainprof.analysis.machine.system import system_of
+from trainprof.analysis.model.compilations import compilations_of, compiling_in_training
+from trainprof.analysis.model.torch_settings import TorchSettings, torch_settings
 from trainprof.analysis.pipeline.fit import LoaderModel
 from trainprof.analysis.pipeline.recorded_epoch import free_data
 from trainprof.analysis.run.analysed import Analysed
-from trainprof.analysis.run.evidence import Evidence, evidence_of
+from trainprof.analysis.run.evidence import (
+    NAMED_FROM_SHARE,
+    DeviceEvidence,
+    Evidence,
+    called_for_at,
+    is_over_loaders,
+    is_waiting,
+    places_of_rest,
+)
 from trainprof.analysis.run.metadata import Notes
-from trainprof.analysis.run.missing import faults_of, not_found, not_observed
-from trainprof.analysis.run.run_part import overhead_part, run_part, training_of
+from trainprof.analysis.run.recording import faults_of
+from trainprof.analysis.run.run_part import (
+    not_observed,
+    overhead_part,
+    run_part,
+    training_of,
+)
 from trainprof.analysis.stacks.hot_lines import WorkerFetches
-from trainprof.analysis.stacks.stacks_part import StacksPart, stacks_part
+from trainprof.analysis.stacks.loop_code import StacksPart, stacks_part
+from trainprof.analysis.summary.code import Compilation, hottest
+from trainprof.analysis.summary.device import MemoryGrowth, SyncPoint, Transfer
+from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.loader_figures import cost_s
 from trainprof.analysis.summary.run import UNJUDGED, Phases, System, Training
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.timeline.iterations import TRAINING
+from trainprof.analysis.timeline.intervals import Coverage
+from trainprof.analysis.timeline.iterations import TRAINING, epoch_starts
+from trainprof.analysis.timeline.ledger import update_seconds
 from trainprof.analysis.timeline.step_table import StepTable, shares_of_steps
 from trainprof.analysis.timeline.timeline_part import TimelinePart, timeline_part
 
@@ -47,15 +67,11 @@ class ProcessNumbers:
         summary: Without findings and verdict.
         evidence: What its verdict rests on.
         model_of: Returns the pipeline model of a loader, by its id.
-        steps: Of the training phase.
-        steps_shares: Of training's steps, by their time, those that a loader feeds, by its id.
-        torch: How it was set.
+        steps_shares: By loader id, the share of the steps' time that it feeds.
         backwards: Runs of the autograd engine in training.
-        full_collections: How often the garbage collector walked all objects in training.
         clips_gradients: By torch.nn.utils, which takes no sparse ones.
-        notes: Of probes that have a rule of their own.
         rules: Thresholds that the user has set, as the manifest has them.
-        rank_steps: For comparing them with those of other ranks; None where a device computes.
+        rank_steps: For comparison with other ranks; None where a device computes.
         first_step: Of a part of a run: how many steps came before it.
     """
 
@@ -81,7 +97,9 @@ class _Parts:
     training: Training
     system: System | None
     device: DevicePart
-    model: ModelPart
+    compilations: list[Compilation]
+    compiling: Coverage
+    torch: TorchSettings
     stacks: StacksPart
     collectives: Collectives
 
@@ -95,41 +113,38 @@ def numbers_of(run: Analysed) -> ProcessNumbers:
     time = timeline_part(run, None if overlap is None else overlap.waits())
     steps = time.steps
     collectives = collectives_of(details, timeline, time.attribution, run.sites())
-    training = training_of(
-        timeline, steps, loading.samples, run.metadata, free_data(timeline, details)
-    )
-    system = system_part(run, training.samples)
+    training = training_of(timeline, steps, loading.samples, free_data(timeline, details))
+    span = timeline.window.start, timeline.window.end
+    system = system_of(run.recording, run.host, span, training.samples)
     compiling = compiling_in_training(details, timeline)
     device = device_part(run, time, overlap, system, compiling)
-    model = model_part(run, time, overlap, compiling)
+    worked = None if overlap is None else overlap.least
+    compilations = compilations_of(details, timeline, run.sites(), worked)
+    updates_s = update_seconds(
+        timeline.events, timeline.nesting, time.attribution, timeline.window, compiling
+    )
+    torch = torch_settings(run.metadata, run.sites(), updates_s)
     stacks = stacks_part(
         run,
         time,
-        model,
         collectives,
         compiling,
+        is_compiled=bool(compilations),
+        detects_anomalies=torch.detects_anomalies,
         step_s=training.per_step_s or {},
         fetches=_worker_fetches(loading, training),
     )
-    evidence = evidence_of(
-        run,
-        time,
-        training,
-        loading.in_loop,
-        device,
-        stacks,
-        collectives.by_line,
-        compiling.total_ns() / 1e9,
+    parts = _Parts(
+        loading, time, training, system, device, compilations, compiling, torch, stacks, collectives
     )
-    parts = _Parts(loading, time, training, system, device, model, stacks, collectives)
     summary = _summary(run, parts)
     return ProcessNumbers(
         summary=summary,
-        evidence=evidence,
+        evidence=_evidence(run, parts),
         model_of=loading.known_of,
         steps=steps,
         steps_shares=shares_of_steps(timeline, steps),
-        torch=model.torch,
+        torch=torch,
         backwards=time.backwards,
         full_collections=time.full_collections,
         clips_gradients=time.clips_gradients,
@@ -176,17 +191,85 @@ def _summary(run: Analysed, parts: _Parts) -> RunSummary:
         once_in_loop_s=stacks.once_s,
         beside_share=stacks.beside_share,
         placements=device.placements,
-        not_observed=not_observed(run, parts.system, parts.training, device.timed)
-        | not_found(run, device.found_syncs),
+        not_observed=not_observed(
+            run, parts.system, parts.training, device.timed, device.found_syncs
+        ),
         out_of_memory=device.out_of_memory,
         found_syncs=device.found_syncs,
-        compilations=parts.model.compilations,
+        compilations=parts.compilations,
         emptied_caches=device.emptied_caches,
         collectives=parts.collectives.by_line,
-        memory_growth=growth_part(run, parts.training.warmup_excluded, parts.system),
-        torch_threads=parts.model.torch.threads,
-        numerics=parts.model.torch.numerics,
+        memory_growth=_growth(run, parts.training.warmup_excluded, parts.system),
+        torch_threads=parts.torch.threads,
+        numerics=parts.torch.numerics,
         faults=faults_of(run.recording, run.origin_ns),
+    )
+
+
+def _evidence(run: Analysed, parts: _Parts) -> Evidence:
+    window, time, device, stacks = run.timeline.window, parts.time, parts.device, parts.stacks
+    spent_s, loaders, training = time.spent_s, parts.loading.in_loop, parts.training
+    training_s = (window.loop_end - window.loop_start) / 1e9
+    longest = _evaluated_loader(loaders, spent_s["evaluation"], training)
+    rest = places_of_rest(time.account.other_by_place, stacks.loss_by_place or {}, stacks.loss_s)
+    line = hottest(stacks.part_lines, "other")
+    is_wait = line is not None and line.share >= NAMED_FROM_SHARE and is_waiting(line)
+    return Evidence(
+        wall_s=time.account.wall_s,
+        startup_s=time.account.seconds["startup"],
+        training_s=training_s,
+        training=spent_s,
+        has_device=run.metadata.device() is not None,
+        steps=training,
+        loaders=loaders,
+        checkpoints=time.checkpoints,
+        evaluation_site=None if longest is None else longest.site,
+        evaluation_call=called_for_at(stacks.part_lines) if longest is None else longest.called_at,
+        evaluation_wait_share=0.0 if longest is None else _waited_share(longest),
+        other_place=max(rest, key=lambda name: rest[name], default=None),
+        has_timed_lines=run.has_timed_lines(),
+        was_synchronized=run.synchronized() is not None,
+        device=None if device.timed is None else DeviceEvidence.of(device.timed, training_s),
+        transfer_site=_dearest_site(device.transfers),
+        sync_site=_dearest_site(device.sync_points),
+        collectives=parts.collectives.by_line,
+        waits_at=line.site if line is not None and is_wait else None,
+        python_in_model=stacks.python_in_model,
+        loss_in_loop_s=stacks.loss_s,
+        compiling_s=parts.compiling.total_ns() / 1e9,
+    )
+
+
+def _evaluated_loader(loaders: list[Loader], spent_s: float, training: Training) -> Loader | None:
+    """Returns the loader that evaluation goes over for longest; None where most is over none."""
+    # Of inference alone its loader is all that can be named.
+    if training.steps and not is_over_loaders(loaders, spent_s):
+        return None
+    evaluating = [loader for loader in loaders if loader.evaluation_s > 0]
+    return max(evaluating, key=lambda loader: loader.evaluation_s, default=None)
+
+
+def _waited_share(loader: Loader) -> float:
+    waited_s = loader.evaluation_wait_s if loader.role == TRAINING else cost_s(loader)
+    return waited_s / loader.evaluation_s
+
+
+def _dearest_site(rows: Sequence[Transfer | SyncPoint]) -> str | None:
+    """Returns the line that cost training most of them, None where the device felt none."""
+    dearest, _ = dearest_in_training(rows)
+    return dearest.site if dearest is not None and idle_during_s(dearest) > 0 else None
+
+
+def _growth(run: Analysed, warmup: int, system: System | None) -> MemoryGrowth | None:
+    if system is None:
+        return None
+    return memory_growth(
+        ticks_of(run.recording.process_lines),
+        run.process.pid,
+        run.timeline.steps.ends,
+        warmup,
+        room_of(system.memory, system.last_sample),
+        epoch_starts(run.timeline.loaders),
     )
 
 

@@ -18,7 +18,7 @@ MAX_RANK_DIGITS: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class ProcessName:
-    """A process by what it does; several may have one name: workers are started anew each epoch.
+    """A process by what it does; several may have one name: workers are recreated each epoch.
 
     Attributes:
         rank: In its group, or of the process that started it; None outside one.
@@ -45,7 +45,6 @@ class ProcessName:
 
 
 def process_names(logs: Sequence[ProcessLog]) -> list[ProcessName]:
-    """Returns the name of each log's process."""
     by_pid = {log.pid: log for log in logs if log.pid is not None}
     return [_name(log, by_pid) for log in logs]
 
@@ -86,11 +85,7 @@ def ancestors_of(log: ProcessLog) -> list[int]:
 def rank_and_size(
     environments: Collection[Any], logs: Iterable[ProcessLog]
 ) -> tuple[int | None, int | None]:
-    """What the process group says; a launcher's environment where none was joined.
-
-    Args:
-        environments: Texts of Topic.ENVIRONMENT, as they were noted.
-    """
+    """Returns what the process group says; a launcher's environment where none was joined."""
     for note in reversed(list(environments)):
         rank = integer(note.get("rank")) if isinstance(note, dict) else None
         if rank is not None:

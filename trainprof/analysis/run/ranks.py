@@ -65,10 +65,6 @@ def across_ranks(summaries: Sequence[RunSummary], rows: list[dict[str, Any]]) ->
     """Returns the run of several ranks: ledger, phases and a step's parts are means over them.
 
     Samples and devices are those of all ranks together; the other sections are the first rank's.
-
-    Args:
-        summaries: One per rank, in order.
-        rows: Their rows.
     """
     first = summaries[0]
     sizes = [summary.run.world_size for summary in summaries if summary.run.world_size]
@@ -103,7 +99,6 @@ def across_ranks(summaries: Sequence[RunSummary], rows: list[dict[str, Any]]) ->
 
 
 def common_faults(each: Iterable[Iterable[str]]) -> list[str]:
-    """Returns the faults of all ranks, each once."""
     return list(dict.fromkeys(fault for faults in each for fault in faults))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -12,16 +13,17 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from trainprof.analysis.run.metadata import MAX_NUMBER, integer
-from trainprof.analysis.statistics.time_weighted import Line
+from trainprof.analysis.statistics.time_weighted import NS_PER_S, Line
+from trainprof.analysis.summary.run_summary import RECORDING_STOPPED
 from trainprof.analysis.timeline.event_rewrites import with_closures
 from trainprof.analysis.timeline.events import MAX_PID, ProcessLog, load_process
 from trainprof.record.files import open_run_file, read_run_file
 from trainprof.record.log_reader import EmptyLog, UnreadableLog, log_paths, read_log
 from trainprof.record.run_directory import RunDirectory
+from trainprof.record.schema import MAX_WRITTEN_BYTES, Stop, Topic
 
 _MAX_MANIFEST_BYTES: Final = 1 << 24
-NS_PER_S: Final = 1_000_000_000
-# From a process's start to the moment that tells of it: a busy machine, the kernel's ticks.
+# From a process's start to the moment that shows it: a busy machine, the kernel's ticks.
 SLACK_NS: Final = 10 * NS_PER_S
 # PF_EXITING among the flags of /proc/<pid>/stat: include/linux/sched.h.
 _EXITING: Final = 0x4
@@ -33,6 +35,10 @@ MAX_LINE_BYTES: Final = 1 << 20
 # ... or a hole of any size: behind so many bytes without a line's end nothing more is looked for.
 MAX_HOLE_BYTES: Final = 64 << 20
 MAX_BYTES: Final = 1 << 20
+_STOPS: Final[dict[int, str]] = {
+    Stop.LARGE: f"its log had {MAX_WRITTEN_BYTES >> 30} GiB, the most that is kept of a process",
+    Stop.LITTLE_ROOM: "its disk was nearly full, and what was left is the script's",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +69,9 @@ class Recording:
 
 
 def read_recording(directory: RunDirectory) -> Recording:
-    """Reads all files of a run that can be read."""
     damage: list[str] = []
     manifest = _manifest(directory.manifest, damage)
-    logs = []
-    empty = []
+    logs, empty = [], []
     for path in log_paths(directory.events):
         try:
             log = read_log(path)
@@ -102,20 +106,16 @@ def read_recording(directory: RunDirectory) -> Recording:
         state_lines=read_samples(samples / "states.jsonl"),
         gpu_lines=read_samples(samples / "gpus.jsonl"),
         damage=damage,
-        is_alive=_is_script_alive(manifest),
+        is_alive=is_alive(manifest.get("script_pid"), manifest, known_ns=_spawned_ns(manifest)),
     )
 
 
 def manifest_of(directory: RunDirectory) -> dict[str, Any]:
-    """Returns a run's manifest, {} where it is missing or damaged."""
     return _manifest(directory.manifest, [])
 
 
 def manifest_of_first(directory: RunDirectory) -> dict[str, Any]:
-    """Returns a run's manifest, the first rank's where each of them had a trainprof of its own.
-
-    Those were started alike, by torchrun.
-    """
+    """Returns a run's manifest, the first rank's where torchrun started a trainprof for each."""
     return manifest_of(directory) or manifest_of(RunDirectory(directory.ranks / "0"))
 
 
@@ -126,26 +126,22 @@ def _manifest(path: Path, damage: list[str]) -> dict[str, Any]:
         damage.append("manifest.json is missing")
         return {}
     except (ValueError, RecursionError):
-        damage.append("manifest.json is damaged")
-        return {}
+        value = None
     if not isinstance(value, dict):
         damage.append("manifest.json is damaged")
         return {}
     return value
 
 
-def _is_script_alive(manifest: dict[str, Any]) -> bool:
+def _spawned_ns(manifest: Mapping[str, Any]) -> int | None:
     times = manifest.get("times")
-    spawned_ns = integer(times.get("spawned_ns")) if isinstance(times, dict) else None
-    return is_alive(manifest.get("script_pid"), manifest, known_ns=spawned_ns)
+    return integer(times.get("spawned_ns")) if isinstance(times, dict) else None
 
 
 def is_alive(pid: object, manifest: Mapping[str, Any], *, known_ns: int | None) -> bool:
-    """Tells whether the process is there; another one that was given its pid since is not it.
+    """Whether the process exists; another one that got its pid since is not it.
 
     Args:
-        pid: Of the process; what is no pid is no process.
-        manifest: Of its run, for the machine and the start.
         known_ns: `time.perf_counter_ns` of a moment at which it existed, or None.
     """
     number, host = integer(pid), manifest.get("host")
@@ -153,8 +149,7 @@ def is_alive(pid: object, manifest: Mapping[str, Any], *, known_ns: int | None) 
         return False
     if host.get("name") != os.uname().nodename or not _exists(number):
         return False
-    times, started_ns = manifest.get("times"), _started_ns(number)
-    spawned_ns = integer(times.get("spawned_ns")) if isinstance(times, dict) else None
+    spawned_ns, started_ns = _spawned_ns(manifest), _started_ns(number)
     if spawned_ns is None or known_ns is None or started_ns is None:
         return True
     # The kernel's clock runs while the machine sleeps, ours does not.
@@ -173,7 +168,7 @@ def _exists(pid: int) -> bool:
 
 
 def _has_ended(fields: list[bytes]) -> bool:
-    """Tells whether /proc's fields are of a process that ends, or that nobody has waited for yet.
+    """Whether /proc's fields are of a process that ends, or that nobody has waited for yet.
 
     One that is killed gives back its memory and files first; until then it is in any state.
     """
@@ -186,7 +181,7 @@ def _has_ended(fields: list[bytes]) -> bool:
 
 
 def _started_ns(pid: int) -> int | None:
-    """Returns the process's start, ns since the machine's start; None where that is not told."""
+    """Returns the process's start, ns since the machine's start, or None."""
     fields = _stat(pid)
     try:
         return int(fields[19]) * NS_PER_S // os.sysconf("SC_CLK_TCK") or None
@@ -195,7 +190,7 @@ def _started_ns(pid: int) -> int | None:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Returns what /proc/<pid>/stat tells behind the name, [] where there is no such file."""
+    """Returns the fields of /proc/<pid>/stat behind the name, [] where there is no such file."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             return stat.read().rpartition(b")")[2].split()
@@ -206,12 +201,8 @@ def _stat(pid: int) -> list[bytes]:
 def read_samples(path: Path, max_bytes: int = MAX_READ_BYTES) -> list[Line]:
     """Returns a samples file's lines in time order, whatever state the file is in.
 
-    Lines that are cut off, damaged, no JSON object or without a time are left out; NaN and
-    infinity become None. No file is no lines, and so is what is no plain file of the run.
-
-    Args:
-        path: A file of `samples/`.
-        max_bytes: A larger file is thinned evenly to about this size.
+    Lines that are cut off, damaged, no JSON object or without a time are left out; NaN and infinity
+    become None. A file larger than `max_bytes` is thinned evenly to about that size.
     """
     try:
         with os.fdopen(open_run_file(path), "rb") as file:
@@ -257,7 +248,7 @@ def _parse(text: bytes) -> Line | None:
 
 
 def inner_runs(directory: RunDirectory) -> list[str]:
-    """Returns the directories of the runs inside this one, as they noted them themselves."""
+    """Returns the directories of the runs inside this one, as they recorded them themselves."""
     try:
         lines = read_run_file(directory.inner_runs, MAX_BYTES).splitlines()
     except (OSError, ValueError):
@@ -271,3 +262,32 @@ def inner_runs(directory: RunDirectory) -> list[str]:
         if isinstance(path, str):
             paths.append(path)
     return paths
+
+
+def faults_of(recording: Recording, origin_ns: int) -> list[str]:
+    """Returns one sentence each for faults of the supervisor, the files and the probes."""
+    noted = recording.manifest.get("faults")
+    faults = [str(fault) for fault in noted] if isinstance(noted, list) else []
+    faults += recording.damage
+    faults += [fault for log in recording.logs for fault in _of_probes(log)]
+    for log in recording.logs:
+        if log.stopped_ns is not None:
+            after_s = (log.stopped_ns - origin_ns) / 1e9
+            why = _reason(log.stopped_errno or 0)
+            faults.append(f"{RECORDING_STOPPED} after {after_s:.1f} s (process {log.pid}): {why}")
+    return list(dict.fromkeys(faults))
+
+
+def _reason(number: int) -> str:
+    if number in _STOPS:
+        return _STOPS[number]
+    # A damaged log may hold any number.
+    return "unknown reason" if number not in errno.errorcode else os.strerror(number)
+
+
+def _of_probes(log: ProcessLog) -> Iterator[str]:
+    for topic, say in ((Topic.PROBE_FAILED, "failed"), (Topic.PROBE_UNAVAILABLE, "is missing")):
+        for note in log.texts_of(topic).values():
+            if isinstance(note, dict):
+                why = note.get("error") or note.get("reason")
+                yield f"probe {note.get('probe')} {say}: {why}"

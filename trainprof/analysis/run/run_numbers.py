@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from trainprof.analysis.distributed.collectives import stragglers, to_jsonable
+from trainprof.analysis.distributed.collectives import stragglers
 from trainprof.analysis.lines.times import line_cost
 from trainprof.analysis.machine.cores import (
     HostPart,
@@ -37,7 +37,6 @@ class RunNumbers:
 
     Attributes:
         summary: Without findings and verdict; of several ranks, of all of them.
-        evidence: What the verdict rests on.
         ranks: Its training processes that are ranks of one training; else the first alone.
     """
 
@@ -58,7 +57,6 @@ def run_numbers(
     """Returns a run in numbers, or one training epoch or some steps of it.
 
     Args:
-        directory: The run.
         epoch: 0-based index of a training epoch.
         steps: 0-based, the end excluded.
 
@@ -126,7 +124,7 @@ def _joined(
     summary = across_ranks([rank.summary for rank in ranks], rows)
     steps = [rank.rank_steps for rank in ranks if rank.rank_steps is not None]
     late = stragglers(steps) if len(steps) == len(ranks) else []
-    summary = replace(summary, stragglers=to_jsonable(late))
+    summary = replace(summary, stragglers=[asdict(straggler) for straggler in late])
     first = pairs[0][0]
     if summary.system is not None and all(recording is first for recording, _ in pairs):
         # One sampler saw the GPUs of all ranks: their samples are to be counted by it together.

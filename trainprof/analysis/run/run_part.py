@@ -1,4 +1,4 @@
-"""A summary's run, training and overhead: how it ran, how fast, and what recording cost."""
+"""A summary's run: how it ran, how fast, what recording cost, and what was not observed."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.loading.fetches import FetchTable
-from trainprof.analysis.loading.loaders import samples_of
+from trainprof.analysis.device.activity import several_devices
 from trainprof.analysis.pipeline.recorded_epoch import FreeData
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.ending import ending_of_run
-from trainprof.analysis.run.metadata import Metadata, integer
-from trainprof.analysis.run.recording import Recording
+from trainprof.analysis.run.metadata import integer
+from trainprof.analysis.run.recording import Recording, inner_runs
+from trainprof.analysis.summary.device import Device, FoundSyncs
 from trainprof.analysis.summary.distribution import statistics_s
-from trainprof.analysis.summary.run import Exit, Ledger, Overhead, Run, Training
-from trainprof.analysis.timeline.events import Bool
+from trainprof.analysis.summary.run import Ledger, Overhead, Run, System, Training
 from trainprof.analysis.timeline.iterations import (
-    LoaderIterations,
     epoch_starts,
     feeding_iterations,
 )
@@ -38,23 +36,26 @@ REPEATED_READ_COST_US: Final = 1.0
 # To put a mark in a device's stream, look at those before it and record them: measured on the
 # simulated device of the tests, whose own part is 1.2 us.
 MARK_COST_US: Final = 5.3
+# From here on the bounds of a device's time at work are said to be far apart.
+_WIDE_SHARE: Final = 0.25
+TOO_FEW_STEPS: Final = "too few steps of torch's optimizers were seen"
 
 
 def run_part(run: Analysed, account: Ledger) -> Run:
     recording, device = run.recording, run.metadata.device()
     manifest = recording.manifest
     versions = {str(k): str(v) for k, v in recording.section("versions").items()}
-    command = manifest.get("command")
-    started = recording.section("times").get("started_at")
+    command, started = manifest.get("command"), recording.section("times").get("started_at")
+    rank, world_size = integer(manifest.get("rank")), integer(manifest.get("world_size"))
     return Run(
         name=str(manifest.get("name") or recording.directory.path.name),
         command=[str(word) for word in command] if isinstance(command, list) else [],
         wall_s=account.wall_s if run.part is not None else (run.end_ns - run.origin_ns) / 1e9,
-        exit=_exit(run),
+        exit=ending_of_run(recording, run.process.logs),
         versions=versions | run.metadata.versions(),
         device_timing=run.device_timing(),
-        rank=_first_known(integer(manifest.get("rank")), run.process.rank),
-        world_size=_first_known(integer(manifest.get("world_size")), run.process.world_size),
+        rank=run.process.rank if rank is None else rank,
+        world_size=run.process.world_size if world_size is None else world_size,
         started_at=started if isinstance(started, str) else None,
         directory=_shown_directory(recording),
         part=run.part,
@@ -86,18 +87,8 @@ def overhead_part(run: Analysed, steps: StepTable) -> Overhead:
     return replace(known, per_step_us=per_step_us, share=share)
 
 
-def _first_known(first: int | None, otherwise: int | None) -> int | None:
-    return otherwise if first is None else first
-
-
-def _exit(run: Analysed) -> Exit:
-    recording, pid = run.recording, run.recording.manifest.get("script_pid")
-    own = [log for log in recording.logs if log.pid == pid or log.role == "script"]
-    return ending_of_run(recording, own, run.process.logs)
-
-
 def _shown_directory(recording: Recording) -> str:
-    """Returns the run directory as one would type it where the run was started."""
+    """Returns the run directory as typed where the run was started."""
     path, cwd = str(recording.directory.path), recording.manifest.get("cwd")
     if isinstance(cwd, str) and path.startswith(cwd.rstrip(os.sep) + os.sep):
         return os.path.relpath(path, cwd)
@@ -108,16 +99,15 @@ def training_of(
     timeline: Timeline,
     steps: StepTable,
     samples: int | None,
-    metadata: Metadata,
-    free: FreeData | None = None,
+    free: FreeData | None,
 ) -> Training:
     """Returns what was trained and how fast.
 
     Args:
-        samples: As `trained_samples` counts them; in steps that no loader feeds nobody does.
-        free: What was free; nobody counts the samples of batches that are not made.
+        samples: As `trained_samples` counts them.
+        free: What was free; batches that are not made have no count of samples.
     """
-    iterations = _iterations(timeline, _feeding(timeline))
+    iterations = _iterations(timeline)
     if free is not None or (iterations < len(steps) and not are_all_fed(timeline)):
         samples = None
     steady = steps.steady.mask
@@ -145,29 +135,12 @@ def training_of(
     )
 
 
-def _feeding(timeline: Timeline) -> list[tuple[LoaderIterations, Bool]]:
-    return feeding_iterations(timeline.loaders, timeline.learning(), timeline.steps.ends)
-
-
-def trained_samples(timeline: Timeline, fetches: FetchTable, metadata: Metadata) -> int | None:
-    """Counts the samples of all iterations; None where one of the loaders does not tell."""
-    total = 0
-    for p, counted in _feeding(timeline):
-        if not counted.any():
-            continue
-        samples = samples_of(p, counted, timeline.all_events, fetches, metadata)
-        if samples is None:
-            return None
-        total += samples
-    return total or None
-
-
-def _iterations(timeline: Timeline, feeding: list[tuple[LoaderIterations, Bool]]) -> int:
+def _iterations(timeline: Timeline) -> int:
     """Batches of the feeding loaders; without one, backwards of a single optimizer, or steps."""
-    events = timeline.events
+    events, steps = timeline.events, len(timeline.steps.ends)
+    feeding = feeding_iterations(timeline.loaders, timeline.learning(), timeline.steps.ends)
     if feeding:
         return sum(int(p.batches[counted].sum()) for p, counted in feeding)
-    steps = len(timeline.steps.ends)
     optimizers = np.unique(events.site[events.is_kind(Kind.OPTIMIZER_STEP)])
     if timeline.steps.source != "optimizer" or len(optimizers) > 1:
         return steps
@@ -175,3 +148,69 @@ def _iterations(timeline: Timeline, feeding: list[tuple[LoaderIterations, Bool]]
     # Those of a closure are run again for one and the same batch.
     outermost = backward & (timeline.nesting.parent < 0) & ~within(timeline.segments, events.start)
     return max(steps, int(outermost.sum()))
+
+
+def not_observed(
+    run: Analysed,
+    system: System | None,
+    training: Training,
+    timed: Device | None,
+    found: FoundSyncs | None,
+) -> dict[str, str]:
+    """Returns why fields of the summary are None, by their path."""
+    reasons: dict[str, str] = {}
+    inside = inner_runs(run.recording.directory) if training.steps == 0 else []
+    if inside:
+        more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
+        reasons["training"] = f"recorded by the trainprof run inside this one: {inside[0]}{more}"
+    elif not run.process.logs:
+        reasons["training"] = (
+            "no event was recorded: the script did not get as far as torch, or used it where "
+            "trainprof does not reach (a cleared environment, python -I)"
+        )
+    elif training.steps == 0:
+        reasons["training.step_s"] = "no parameter update and no backward was seen"
+    if run.timeline.feeder() is not None and training.samples is None:
+        reasons["training.samples"] = (
+            "the sampler does not tell how large a batch is"
+            if are_all_fed(run.timeline)
+            else "no loader feeds some of the steps, as with itertools.cycle, which keeps all "
+            "batches of its first pass in memory and gives them again as they are"
+        )
+    if system is None:
+        reasons["system"] = "no sample was taken"
+    elif run.metadata.device() is not None and system.gpus_not_observed is not None:
+        reasons["system.gpus"] = system.gpus_not_observed
+    timing = run.device_timing()
+    if timing == "async" and timed is None:
+        reasons["devices"] = _why_no_device_time(run)
+    elif timing == "async" and timed is not None and _is_wide(timed):
+        reasons["devices.busy_share"] = (
+            "known within wide bounds only: between two pieces of work that the host gives out the "
+            "device may be idle or not, which marks do not tell"
+        )
+    elif timing == "cpu" and run.recording.section("options").get("cuda_sync"):
+        reasons["devices"] = "--cuda-sync had nothing to wait for: no accelerator was used"
+    if no_memory := run.metadata.environment_text("no_device_memory"):
+        reasons["devices.memory"] = no_memory
+    if run.recording.section("options").get("find_syncs"):
+        no_syncs = run.metadata.environment_text("no_found_syncs")
+        if no_syncs or found is None:
+            reasons["found_syncs"] = no_syncs or TOO_FEW_STEPS
+    return reasons
+
+
+def _is_wide(device: Device) -> bool:
+    low, high = device.busy_share or (0.0, 0.0)
+    return high - low > _WIDE_SHARE
+
+
+def _why_no_device_time(run: Analysed) -> str:
+    if several_devices(run.process.details, run.timeline):
+        return "several were used: how far each was at work is not told apart"
+    if run.metadata.launch_blocking():
+        return (
+            "CUDA_LAUNCH_BLOCKING=1: each call waits for the device, so phases hold its time as "
+            "with --cuda-sync"
+        )
+    return "device time is not measured: host time alone; --cuda-sync measures it"

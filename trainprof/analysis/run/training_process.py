@@ -43,11 +43,9 @@ class TrainingProcess:
         logs: As read, oldest first; [] where nothing was recorded.
         events: Of all threads and logs, in order of start; sites and threads renumbered.
         details: Of all logs, of RECORD_DTYPE; loader ids and threads renumbered.
-        metadata: Their texts.
         main_thread: Number of the main thread in `events.thread`, or None.
         workers: Logs of its descendants that do not train themselves.
-        rank: In its process group, or as its launcher told it; None where there is neither.
-        world_size: Of that group, or None.
+        rank: In its process group, or by its launcher; None where there is neither.
     """
 
     logs: list[ProcessLog]
@@ -73,23 +71,13 @@ def training_processes(recording: Recording) -> list[TrainingProcess]:
     """Returns every process that made updates, else those that ran backward, else one alone.
 
     Ranks come in their order, each by the process of it that made most updates. Where there are no
-    two ranks, the process with most updates (or backwards) comes first, of equal ones that which
-    was begun first; without any it is the script's own.
+    two ranks, the process with most updates (or backwards) comes first, of equal ones the first
+    that was started; without any it is the script's own.
     """
-    processes = _by_process(recording.logs)
+    processes = by_process(recording.logs)
     if not processes:
-        nothing = Metadata({topic: {} for topic in Topic})
-        nobody = TrainingProcess(
-            logs=[],
-            events=no_events(),
-            details=np.empty(0, dtype=RECORD_DTYPE),
-            metadata=nothing,
-            main_thread=None,
-            workers=[],
-            rank=None,
-            world_size=None,
-        )
-        return [nobody]
+        nothing, no_details = Metadata({topic: {} for topic in Topic}), np.empty(0, RECORD_DTYPE)
+        return [TrainingProcess([], no_events(), no_details, nothing, None, [], None, None)]
     script_pid = recording.manifest.get("script_pid")
 
     def weight(logs: list[ProcessLog]) -> tuple[int, int, bool, int]:
@@ -116,7 +104,7 @@ def training_processes(recording: Recording) -> list[TrainingProcess]:
     return [of_rank[rank] for rank in sorted(of_rank)] if len(of_rank) > 1 else joined
 
 
-def _by_process(logs: list[ProcessLog]) -> list[list[ProcessLog]]:
+def by_process(logs: list[ProcessLog]) -> list[list[ProcessLog]]:
     """Groups logs by pid; one whose header is lost stands for itself."""
     groups: dict[object, list[ProcessLog]] = {}
     for log in logs:
@@ -174,7 +162,6 @@ def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProces
 
 
 def _with_shifted_optimizer(note: dict[str, Any], ids: int) -> dict[str, Any]:
-    """Returns what a later log tells of an optimizer, with its number as its records have it."""
     number = note.get("optimizer")
     return {**note, "optimizer": number + ids} if isinstance(number, int) else note
 
@@ -194,7 +181,6 @@ def _renumbered(log: ProcessLog, ids: int, threads: int, main_thread: int | None
 def _details_renumbered(
     log: ProcessLog, ids: int, threads: int, main_thread: int | None
 ) -> npt.NDArray[np.void]:
-    """Details likewise; LINE records have no thread."""
     if ids == 0 and threads == 0:
         return log.details
     details: npt.NDArray[np.void] = log.details.copy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,7 +21,7 @@ from trainprof.analysis.stacks.samples import (
     is_more,
     least_share,
 )
-from trainprof.analysis.summary.code import HotLine, HottestLine
+from trainprof.analysis.summary.code import MAKING, HotLine, HottestLine
 from trainprof.analysis.timeline.events import Bool, Int64
 from trainprof.analysis.timeline.intervals import Coverage
 from trainprof.analysis.timeline.ledger import KEY
@@ -45,15 +45,13 @@ LIKELY_INSIDE_SHARE: Final = 1 / 3
 _SHOWN_LINES: Final = 5
 # Of the looks that were wanted in a part, those that were taken in one function.
 _ENDS_SHARE: Final = 0.6
-MAKING: Final = "making batches"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFetches:
-    """What the workers of a training loader were seen at while they prepared batches.
+    """What the workers of a training loader were sampled at while they prepared batches.
 
     Attributes:
-        samples: Of their stacks.
         busy_share: Of training, for which each of them prepared batches, on average.
     """
 
@@ -72,8 +70,8 @@ def hottest_lines(
 ) -> list[HottestLine]:
     """Returns the lines with most self time, the largest share first.
 
-    The innermost frame of the user's counts: torch's operators, and other packages, count for the
-    line that called them; backward for the line of its call, but for Python hooks in it.
+    The innermost frame of the user's counts: torch's operators and other packages count for the
+    line that called them, backward for the line of its call, except for Python hooks in it.
 
     Args:
         step_s: Seconds of a steady step by ledger key.
@@ -95,10 +93,10 @@ def hottest_lines(
                 seconds / whole_s,
                 independent=distinct(here),
             )
-    for of in fetches:
-        met = of.samples
+    for worker in fetches:
+        met = worker.samples
         lines += lines_of_part(
-            met.stacks, met.asked, FETCH, WORKER_THREAD, of.busy_share, independent=met.distinct
+            met.stacks, met.asked, FETCH, WORKER_THREAD, worker.busy_share, independent=met.distinct
         )
     return sorted(lines, key=lambda line: -sum(line.share))[:_MOST_LINES]
 
@@ -127,9 +125,7 @@ def lines_of_part(
     """Returns the lines of one part, with their shares of a step.
 
     Args:
-        stacks: Seen in it.
-        asked: How many samples were due: those that came too late may have been anywhere in it.
-        part, thread: Where that was.
+        asked: How many samples were due: late ones may have been anywhere in it.
         of_step: What share of a step the part is.
         independent: How many stacks were taken: one stands for all samples due while it waited.
     """
@@ -164,9 +160,7 @@ def lines_of_training(
     """Returns the lines that the parts of the training loop go to, part by part.
 
     Args:
-        seconds: Of each part inside the loop, by ledger key.
-        steps: How many there were.
-        once: What of "other" does not come again: its lines are those of the rest.
+        once: What of "other" happens once: its lines are those of the rest.
     """
     in_order = np.argsort(samples.wanted_ns, kind="stable")
     taken, wanted = (
@@ -190,19 +184,19 @@ def lines_of_training(
 
 
 def _lasting(keys: Int64, times: Int64, once: Coverage) -> Int64:
-    """Returns the parts at some times, none of them where "other" comes but once."""
+    """Returns the parts at some times, none where "other" happens once."""
     comes_once = (keys == KEY["other"]) & (once.inside_ns(times, times + 1) > 0)
     return np.where(comes_once, -1, keys)
 
 
 def _waits_share(line: HotLine, samples: StackSamples, names: LineNames) -> float:
-    """Returns which share of the looks at a line's function met it waiting for somebody."""
+    """Returns the share of samples at a line's function that met it waiting."""
     here = is_met_at(line, samples, names)
     return float(samples.waits[here].mean()) if here.any() else 0.0
 
 
 def is_met_at(line: HotLine, samples: StackSamples, names: LineNames) -> Bool:
-    """Returns which looks met a line's function, shape (n,)."""
+    """Returns which samples met a line's function, shape (n,)."""
     numbers, which = np.unique(samples.stack, return_inverse=True)
     asked = function_of(line.site, line.function)
     is_there = np.zeros(len(numbers), dtype=bool)
@@ -216,11 +210,11 @@ def is_met_at(line: HotLine, samples: StackSamples, names: LineNames) -> Bool:
 def _likely_line(
     part: str, samples: StackSamples, names: LineNames, seconds: float | None, *, visits: int
 ) -> list[HotLine]:
-    """Returns the line where most of a part seems to go, by looks that mostly came late.
+    """Returns the line where most of a part seems to go, by samples that mostly came late.
 
-    Code that lets go of the GIL by itself (NumPy, say) is met where it does so. What held the GIL
-    until then, for twice as long as looks waited on average, may have been a line before: once at
-    each visit of the line, which is not the case of a part within long stretches of it.
+    Code that releases the GIL by itself (NumPy, say) is met where it does so. What held the GIL
+    until then, for twice as long as samples waited on average, may have been a line before: once at
+    each visit of the line, which rules out a part within long stretches of it.
     """
     if len(samples) < MIN_SAMPLES or not seconds:
         return []
@@ -248,14 +242,7 @@ def _likely_line(
 
 
 def _where_it_ends(part: str, samples: StackSamples, names: LineNames) -> list[HotLine]:
-    """Returns the function in which most looks that were wanted in a part met its end.
-
-    Python of a few milliseconds at a time is over when a look can be taken.
-
-    Args:
-        part: Ledger key.
-        samples: That were wanted in it.
-    """
+    """Returns the function in which most samples that were wanted in a part met its end."""
     lines = lines_met(part, names.stacks(samples.stack), len(samples), None)
     if not lines or lines[0].share < _ENDS_SHARE:
         return []
@@ -267,11 +254,7 @@ def fetch_lines(
     loader: int,
     samples_by_thread: Mapping[tuple[int, int], tuple[StackSamples, LineNames]],
 ) -> list[HotLine]:
-    """Returns the lines that the making of one loader's batches goes to.
-
-    Args:
-        samples_by_thread: Looks, and the names of what was seen, by pid and thread.
-    """
+    """Returns the lines that the preparation of one loader's batches goes to."""
     met = fetch_samples(fetches, loader, samples_by_thread)
     seconds = float(fetches.wall_ns[fetches.loader == loader].sum() / 1e9)
     return lines_met(MAKING, met.stacks, met.asked, seconds)
@@ -279,12 +262,10 @@ def fetch_lines(
 
 @dataclass(frozen=True, slots=True)
 class FetchSamples:
-    """Looks at those that make a loader's batches.
+    """Samples of those that prepare a loader's batches: how many were wanted, and those in time.
 
     Attributes:
-        asked: How many were wanted.
-        stacks: That those met which came in time.
-        distinct: How many of `stacks` were taken, as looks.py's `distinct` counts them.
+        distinct: How many of `stacks` were taken, as `distinct` counts them.
     """
 
     asked: int
@@ -297,11 +278,6 @@ def fetch_samples(
     loader: int,
     samples_by_thread: Mapping[tuple[int, int], tuple[StackSamples, LineNames]],
 ) -> FetchSamples:
-    """Returns what looks met while one loader's batches were made.
-
-    Args:
-        fetches, loader, looks_by: As `fetch_lines` has them.
-    """
     asked, taken, stacks = 0, 0, Counter[Stack]()
     is_mine = fetches.loader == loader
     for (pid, thread), (samples, names) in samples_by_thread.items():
@@ -327,12 +303,11 @@ def fetch_samples(
 def lines_met(
     part: str, stacks: Counter[Stack], asked: int, seconds: float | None
 ) -> list[HotLine]:
-    """Counts the functions that looks met, each by the line of it that was met most.
+    """Counts the functions that samples met, each by the line of it that was met most.
 
     Args:
-        part: Ledger key, or another name of what the looks were at.
-        asked: How many looks were wanted; none is returned where too few of them could be taken.
-        seconds: Of the part, None where that is not known.
+        part: Ledger key, or another name of what was sampled.
+        asked: How many samples were wanted; no line is returned where too few were taken.
     """
     known = stacks.total()
     if asked < MIN_SAMPLES or known < _MIN_KNOWN_SHARE * asked:
@@ -347,7 +322,7 @@ def lines_met(
         (site, function), *outer = frames
         key = function_of(site, function)
         by_function.setdefault(key, Counter())[site] += count
-        callers.setdefault(key, Counter())[tuple(of for of, _ in outer)] += count
+        callers.setdefault(key, Counter())[tuple(frame for frame, _ in outer)] += count
     shown = []
     for key, lines in by_function.items():
         met = lines.total()
@@ -370,11 +345,3 @@ def lines_met(
                 )
             )
     return sorted(shown, key=lambda line: -line.share)[:_SHOWN_LINES]
-
-
-def hottest(
-    lines: Sequence[HotLine], part: str, leaving_out: Collection[str] = ()
-) -> HotLine | None:
-    """Returns the line that most of a part goes to, of those that are not left out."""
-    of_part = (line for line in lines if line.part == part and line.site not in leaving_out)
-    return next(of_part, None)

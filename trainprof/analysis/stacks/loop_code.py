@@ -1,20 +1,37 @@
-"""The loop's own code: what of it is torch that computes (a loss, averages), or comes only once."""
+"""Which lines training goes to, and what of the loop's own code is torch, or happens only once."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.stacks.hot_lines import is_met_at
-from trainprof.analysis.stacks.samples import MIN_SAMPLES, LineNames, PartsOfLoop, StackSamples
-from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.distributed.collectives import Collectives, python_ns
+from trainprof.analysis.run.analysed import Analysed
+from trainprof.analysis.stacks.hot_lines import (
+    WorkerFetches,
+    hottest_lines,
+    is_met_at,
+    lines_of_training,
+)
+from trainprof.analysis.stacks.python_in_model import element_reads, python_in_model
+from trainprof.analysis.stacks.samples import (
+    MIN_SAMPLES,
+    LineNames,
+    PartsOfLoop,
+    StackSamples,
+    concurrent_share,
+    thread_samples,
+)
+from trainprof.analysis.summary.code import ElementReads, HotLine, HottestLine, PythonInModel
 from trainprof.analysis.timeline.events import Bool, Int64
 from trainprof.analysis.timeline.intervals import Coverage
 from trainprof.analysis.timeline.ledger import KEY
+from trainprof.analysis.timeline.timeline_part import TimelinePart
 from trainprof.analysis.timeline.untracked import gaps_at
 from trainprof.record.schema import Kind, SyncFlag
 
@@ -23,7 +40,7 @@ _HAND_OVER: Final = (SyncFlag.TOLIST, SyncFlag.NUMPY)
 # Likewise where so many single values were read: that is a loop over numbers.
 _MANY_READS: Final = 8
 _NEVER_NS: Final = 1 << 62
-# Of the looks at a line.
+# Of the samples at a line.
 _MOSTLY: Final = 0.5
 # Of all of it: with less in the first steps they show what the others do.
 _MUCH_OF_IT: Final = 0.1
@@ -34,49 +51,36 @@ _SET_UP_STEPS: Final = 10
 _PHASE_SHARE: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class TorchInLoop:
-    """What looks tell of the time between the parts of a step.
-
-    Attributes:
-        lines: Of the parts, those of the loop's own code with what of it is torch's.
-        loss_by_place: Torch that is the model's own work, as a loss by hand is: seconds by place,
-            as a ledger's `other_by_place` has them; None of too few looks that tell.
-    """
-
-    lines: list[HotLine]
-    loss_by_place: dict[str, float] | None
-
-
-def torch_in_loop(
+def _torch_in_loop(
     samples: StackSamples,
     parts: PartsOfLoop,
     seconds: Mapping[str, float],
     names: LineNames,
-    lines: Sequence[HotLine],
-    counted_until: Mapping[int, int],
-) -> TorchInLoop:
-    """Returns which of the loop's own code met at work is torch's operators.
+    lines: list[HotLine],
+    until_ns: int,
+) -> tuple[list[HotLine], dict[str, float] | None]:
+    """Returns the lines with what of the loop's own code is torch's, and what of it is a loss.
 
-    A look met one where the thread had a core while nobody held the interpreter, in code of the
-    user's, torch's or a library's that uses torch, and where no array or list had been made of
-    tensors in that gap. Between two operators others are met: a line that most looks met so is
-    torch's as a whole.
+    The loss is the model's own work, written by hand: seconds by place, as a ledger's
+    `other_by_place` has them; None with too few samples.
+
+    Such a sample met the thread on a core while nobody held the GIL, in code of the user's, torch's
+    or a library's that uses torch, and no array or list had been made of tensors in that gap.
+    Between two operators others are met: a line where most samples met torch is torch's as a whole.
 
     Args:
         seconds: Of each part inside the loop, by ledger key.
         lines: Of the parts, as `lines_of_training` has them.
-        counted_until: When reads of a kind were counted no longer, ns.
+        until_ns: When reads of some kind were counted no longer.
     """
     taken, wanted = parts.at(samples.taken_ns), parts.at(samples.wanted_ns)
     asked = int(np.count_nonzero(wanted == KEY["other"]))
     here = samples.where(taken == KEY["other"])
     if asked < MIN_SAMPLES or not len(here):
-        return TorchInLoop(list(lines), None)
+        return lines, None
     gaps = gaps_at(parts, here.taken_ns)
     is_torch = here.is_operator & (here.held_ns == 0)
     is_torch &= ~_was_handed_over(parts, gaps.start_ns, here.taken_ns)
-    until_ns = min(counted_until.values(), default=_NEVER_NS)
     is_torch, is_known = _by_line(is_torch, here, names, until_ns)
     asked -= int(np.count_nonzero(~is_known))
     is_loss = is_torch & gaps.is_models
@@ -91,24 +95,19 @@ def torch_in_loop(
             )
         shared.append(line)
     if asked < MIN_SAMPLES:
-        return TorchInLoop(shared, None)
+        return shared, None
     each_s = seconds.get("other", 0.0) / max(asked, int(np.count_nonzero(is_loss)))
     places = Counter(gaps.place[is_loss].tolist())
-    return TorchInLoop(shared, {name: count * each_s for name, count in places.items()})
+    return shared, {name: count * each_s for name, count in places.items()}
 
 
 def _by_line(
     is_torch: Bool, samples: StackSamples, names: LineNames, until_ns: int
 ) -> tuple[Bool, Bool]:
-    """Returns which looks met a line at which most of them met torch, and where that is known.
+    """Returns which samples met a line at which most of them met torch, and where that is known.
 
-    Of reads that were counted no longer a look tells nothing: the line's earlier ones do. Where it
+    Once reads are counted no longer a sample shows nothing: the line's earlier ones do. Where it
     has none, only that it computes otherwise can be known.
-
-    Args:
-        is_torch: Which looks met torch as far as reads were counted, shape (n,).
-        samples: Those.
-        until_ns: When reads of some kind were counted no longer.
     """
     numbers, which = np.unique(samples.stack, return_inverse=True)
     lines = [next(iter(names.stacks(np.array([number])))) for number in numbers.tolist()]
@@ -121,7 +120,7 @@ def _by_line(
 
 
 def _is_mostly(is_torch: Bool, mask: Bool, place: Int64) -> Bool:
-    """Returns at which places most looks of a mask met torch, shape (n_places,)."""
+    """Returns at which places most samples of a mask met torch, shape (n_places,)."""
     met, torch = (np.bincount(place, weights=weights) for weights in (mask, is_torch & mask))
     mostly: Bool = torch > _MOSTLY * met
     return mostly
@@ -132,7 +131,7 @@ def _share(mask: Bool) -> float | None:
 
 
 def _was_handed_over(parts: PartsOfLoop, since: Int64, until: Int64) -> Bool:
-    """Returns within which spans of time tensors were read so that Python or NumPy has them."""
+    """Returns in which spans of time tensors were read so that Python or NumPy has them."""
     events = parts.events
     is_read = events.is_kind(Kind.SYNC) & (events.flags & SyncFlag.ON_CPU > 0)
     kind = events.flags & ~np.uint8(SyncFlag.ON_CPU)
@@ -147,23 +146,12 @@ def _count(times: Int64, since: Int64, until: Int64) -> Int64:
     return counted
 
 
-@dataclass(frozen=True, slots=True)
-class PythonOnce:
-    """What lies between the parts of a step and does not come again.
-
-    Attributes:
-        seconds: Of the training phase.
-        spans: When: compiling, and the first steps where they have much of it.
-    """
-
-    seconds: float
-    spans: Coverage
-
-
-def python_once(
+def _python_once(
     parts: PartsOfLoop, compiling: Coverage, own_ns: Int64, step_ends: Int64, warmup: int
-) -> PythonOnce:
-    """Returns what of the loop's own code comes but once.
+) -> tuple[float, Coverage]:
+    """Returns what of the loop's own code happens once, s, and when.
+
+    That is compiling, and the first steps where they have much of it.
 
     Args:
         own_ns: Between the parts of each step, calls to other ranks left out, shape (n_steps,).
@@ -181,10 +169,8 @@ def python_once(
     spans = compiling.spans()
     if warming_ns > _MUCH_OF_IT * own_ns.sum():
         spans = np.append(spans, [[window.loop_start, step_ends[first_steps - 1]]], axis=0)
-    return PythonOnce(
-        seconds=(int(compiled_ns.sum()) + warming_ns) / 1e9,
-        spans=Coverage.of(spans, (window.loop_start, window.loop_end)),
-    )
+    once_s = (int(compiled_ns.sum()) + warming_ns) / 1e9
+    return once_s, Coverage.of(spans, (window.loop_start, window.loop_end))
 
 
 def _between_ns(compiling: Coverage, parts: PartsOfLoop) -> Int64:
@@ -201,9 +187,9 @@ def _between_ns(compiling: Coverage, parts: PartsOfLoop) -> Int64:
 
 
 def _first_steps(own_ns: Int64, warmup: int) -> int:
-    """Returns in how many steps something may be set up: in all that lead up, unless they train.
+    """Returns in how many steps something may be set up: in all of warm-up, unless they train.
 
-    A first stage of training leads up to steady steps as well, and its code comes in each of them.
+    A first stage of training leads up to steady steps as well, with its code in each of them.
     """
     if warmup <= _SET_UP_STEPS:
         return warmup
@@ -212,13 +198,73 @@ def _first_steps(own_ns: Int64, warmup: int) -> int:
 
 
 def _beyond_later(own_ns: Int64, first_steps: int) -> int:
-    """Returns what the first steps have beyond as many later ones in a row: those with most.
-
-    What comes now and then, or with each epoch, comes in the first step too.
-    """
+    """Returns what the first steps have beyond as many later ones in a row: those with most."""
     later = own_ns[first_steps:]
     if not first_steps or not len(later):
         return 0
     until, width = np.append(0, np.cumsum(later)), min(first_steps, len(later))
     most = (until[width:] - until[:-width]).max()
     return max(int(own_ns[:first_steps].sum() - most), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StacksPart:
+    """What stack samples show of training, as RunSummary has it.
+
+    Attributes:
+        loss_s: Of the code between the parts of a step that is repeated, what is a loss.
+    """
+
+    part_lines: list[HotLine]
+    hot_lines: list[HottestLine]
+    python_in_model: PythonInModel | None
+    element_reads: ElementReads | None
+    loss_by_place: dict[str, float] | None
+    loss_s: float
+    once_s: float
+    beside_share: float | None
+
+
+def stacks_part(
+    run: Analysed,
+    time: TimelinePart,
+    collectives: Collectives,
+    compiling: Coverage,
+    *,
+    is_compiled: bool,
+    detects_anomalies: bool,
+    step_s: Mapping[str, float],
+    fetches: Sequence[WorkerFetches],
+) -> StacksPart:
+    """Returns which lines training goes to.
+
+    Args:
+        step_s: Mean of a steady step per ledger key.
+        fetches: Of loaders that feed training.
+    """
+    timeline, metadata, steps = run.timeline, run.metadata, time.steps
+    sites, spent_s, settled_ns = run.sites(), time.spent_s, time.settled_ns
+    until_ns = min(metadata.reads_counted_until().values(), default=_NEVER_NS)
+    samples = thread_samples(run.process.details, timeline.thread)
+    names = LineNames(metadata.texts, sites)
+    parts = PartsOfLoop(timeline.events, timeline.nesting, time.attribution, timeline.window)
+    own_ns = python_ns(steps.per_step, collectives)
+    once_s, once = _python_once(parts, compiling, own_ns, timeline.steps.ends, steps.steady.warmup)
+    lasting = spent_s | {"other": max(spent_s["other"] - once_s, 0.0)}
+    lines = lines_of_training(samples, parts, lasting, names, steps=len(steps), once=once)
+    lines, loss = _torch_in_loop(samples, parts, spent_s, names, lines, until_ns)
+    in_model = reads = None
+    if not (is_compiled or detects_anomalies):
+        in_model = python_in_model(samples, parts, spent_s, names, settled_ns=settled_ns)
+    if not is_compiled:
+        reads = element_reads(parts, spent_s, sites, (settled_ns, until_ns))
+    return StacksPart(
+        part_lines=lines,
+        hot_lines=hottest_lines(samples, parts, step_s, names, fetches, settled_ns=settled_ns),
+        python_in_model=in_model,
+        element_reads=reads,
+        loss_by_place=loss,
+        loss_s=min(fsum((loss or {}).values()), lasting["other"]),
+        once_s=once_s,
+        beside_share=concurrent_share(samples, parts),
+    )

@@ -38,7 +38,6 @@ MANY: Final = 64
 _TINY_NS: Final = 100_000
 # One may fill what all others use.
 _MIN_PASSES: Final = 3
-_NEVER_NS: Final = 1 << 62
 
 
 def python_in_model(
@@ -49,7 +48,7 @@ def python_in_model(
     *,
     settled_ns: int,
 ) -> PythonInModel | None:
-    """Returns what the looks tell; None where too few of them were kept waiting.
+    """Returns what the samples show; None where too few of them were kept waiting.
 
     And where another thread of the process runs Python code now and then.
 
@@ -63,11 +62,8 @@ def python_in_model(
     in_model = np.isin(part, [KEY[name] for name in PARTS])
     if np.count_nonzero(in_model & ~settled.is_alone) > _CROWDED_SHARE * np.count_nonzero(in_model):
         return None
-    settled, part, is_held = (
-        settled.where(settled.is_alone),
-        part[settled.is_alone],
-        is_held[settled.is_alone],
-    )
+    alone = settled.is_alone
+    settled, part, is_held = settled.where(alone), part[alone], is_held[alone]
     of_part: dict[str, float] = {}
     is_counted = np.zeros(len(settled), dtype=bool)
     for name in PARTS:
@@ -88,7 +84,7 @@ def _lines(
 ) -> tuple[list[HotLine], HotLine | None]:
     """Returns the lines where such code was, and otherwise what came behind it.
 
-    A look that waited for less than the interpreter's switch interval saw where the code let go for
+    A sample that waited for less than the GIL's switch interval saw where the code released it for
     long enough: in its own line, or in an operator behind it, which is seen without a wait as well.
     """
     is_held = _is_other_code(samples)
@@ -105,10 +101,10 @@ def _lines(
 
 
 def _is_other_code(samples: StackSamples) -> Bool:
-    """Whether looks met other code than torch's operators.
+    """Returns which samples met other code than torch's operators.
 
-    Python that lets nobody else run, or arrays (SciPy's, say), which let others run meanwhile, in
-    such a library's own code: in the user's they look like an operator of torch's.
+    Python that holds the GIL, or arrays (SciPy's, say) in such a library's own code: in the user's
+    they look like an operator of torch's.
     """
     is_other: Bool = (samples.held_ns >= HELD_NS) | samples.of_arrays
     return is_other
@@ -123,44 +119,30 @@ def _by_line(names: LineNames, stacks: Int64) -> Counter[str]:
 
 
 def element_reads(
-    parts: PartsOfLoop,
-    seconds: Mapping[str, float],
-    sites: Sites,
-    counted_until: Mapping[int, int],
-    *,
-    settled_ns: int,
+    parts: PartsOfLoop, seconds: Mapping[str, float], sites: Sites, span: tuple[int, int]
 ) -> ElementReads | None:
     """Returns the reads of the part of the model that loses most by them; None where they are few.
 
     Args:
-        parts: Of the training thread's loop.
-        seconds: Of each part inside it, by ledger key.
-        counted_until: When reads of a kind were counted no longer, ns.
-        settled_ns: When warm-up was over.
+        seconds: Of each part, by ledger key.
+        span: From the end of warm-up on, as long as all reads were counted, ns.
     """
-    until_ns = min(counted_until.values(), default=_NEVER_NS)
-    of_parts = (
-        _of_part(name, parts, seconds, sites, settled_ns, until_ns) for name in ("forward", "loss")
-    )
-    return max(
-        (reads for reads in of_parts if reads is not None),
-        key=lambda reads: reads.seconds,
-        default=None,
-    )
+    each = (_reads_in(name, parts, seconds, sites, span) for name in ("forward", "loss"))
+    reads = [part for part in each if part is not None]
+    return max(reads, key=lambda part: part.seconds, default=None)
 
 
-def _of_part(
+def _reads_in(
     name: str,
     parts: PartsOfLoop,
     seconds: Mapping[str, float],
     sites: Sites,
-    from_ns: int,
-    until_ns: int,
+    span: tuple[int, int],
 ) -> ElementReads | None:
     events = parts.events
     is_pass = events.is_kind(Kind.FORWARD) | events.is_kind(Kind.LOSS)
     is_pass &= parts.at(events.start) == KEY[name]
-    is_pass &= (events.start >= from_ns) & (events.end <= until_ns)
+    is_pass &= (events.start >= span[0]) & (events.end <= span[1])
     is_read = events.is_kind(Kind.SYNC) & ((events.flags & SyncFlag.ON_CPU) > 0)
     if not is_pass.any() or np.count_nonzero(is_read) < _MIN_PASSES * MANY:
         return None

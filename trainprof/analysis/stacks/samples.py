@@ -33,16 +33,15 @@ class StackSamples:
     """At one thread, in order; shape (n,).
 
     Attributes:
-        wanted_ns, taken_ns: When each was to be taken, and when it was.
-        is_known: Whether the thread stood then where it had stood at the wanted moment.
+        is_known: Whether the thread was then where it had been at the wanted moment.
         stack: Id of a STACK text, 0 where none of the frames was the user's.
         waits: Whether it waited there for another thread or process.
-        held_ns: For how long after the wanted moment Python code went on that lets nobody else run
-            any; 0 where none ran then.
+        held_ns: For how long after the wanted moment Python code held the GIL; 0 where none ran
+            then.
         is_alone: Whether no other thread of the process ran Python code that could be it.
-        runs: Whether it had a core, or waited for one, while the interpreter was free.
-        is_operator: Whether it computed without the interpreter, in the user's own code, torch's or
-            that of a library which uses torch.
+        runs: Whether it had a core, or waited for one, while the GIL was free.
+        is_operator: Whether it computed without the GIL, in the user's own code, torch's or that of
+            a library which uses torch.
         of_arrays: Whether it did so in code of a library that has NumPy or SciPy and no torch.
     """
 
@@ -61,12 +60,10 @@ class StackSamples:
         return len(self.taken_ns)
 
     def where(self, mask: Bool | Int64) -> StackSamples:
-        """Returns the looks of a mask or an index array."""
         return StackSamples(*(getattr(self, column.name)[mask] for column in fields(self)))
 
 
 def thread_samples(details: Details, thread: int) -> StackSamples:
-    """Picks the looks at a thread out of a process's details."""
     rows = details[(details["kind"] == Kind.STACK_SAMPLE) & (details["thread"] == thread)]
     rows = rows[np.argsort(rows["end"], kind="stable")]
 
@@ -89,12 +86,11 @@ def thread_samples(details: Details, thread: int) -> StackSamples:
 
 
 def distinct(samples: StackSamples) -> int:
-    """Returns how many were taken: one that had to wait stands for all that were due meanwhile."""
+    """Returns how many were taken: one that had to wait stands for all that were due until then."""
     return len(np.unique(samples.taken_ns))
 
 
 def sampled_threads(details: Details) -> list[int]:
-    """Returns the threads that were looked at."""
     threads: list[int] = np.unique(details["thread"][details["kind"] == Kind.STACK_SAMPLE]).tolist()
     return threads
 
@@ -108,11 +104,9 @@ class LineNames:
         self._sites = sites
 
     def stacks(self, ids: Int64, *, of_dataset: bool = False) -> Counter[Stack]:
-        """Counts the stacks of these ids; those whose text is lost are empty.
+        """Counts the stacks of these ids of STACK texts; those whose text is lost are empty.
 
-        Args:
-            ids: Of STACK texts.
-            of_dataset: Only the stacks that make a batch in the user's own code are not empty.
+        With `of_dataset` only those that make a batch in the user's own code are not.
         """
         counted = Counter[Stack]()
         for number, count in Counter(ids.tolist()).items():
@@ -144,19 +138,13 @@ def _is_part_of(frame: tuple[str, str], caller: tuple[str, str]) -> bool:
 
 
 def line_names(log: ProcessLog, cwd: Any) -> LineNames:
-    """Returns the names in a process's log."""
     texts = {topic: log.texts_of(topic) for topic in (Topic.STACK, Topic.SITE)}
     return LineNames(texts, Sites(texts[Topic.SITE], cwd if isinstance(cwd, str) else None))
 
 
 @dataclass(frozen=True, slots=True)
 class PartsOfLoop:
-    """Tells what the training thread was doing at any time, by ledger key.
-
-    Attributes:
-        events, nesting, attribution: Its.
-        window: The run.
-    """
+    """What the training thread was doing at any time, by ledger key."""
 
     events: Events
     nesting: Nesting
@@ -175,10 +163,7 @@ class PartsOfLoop:
 
 
 def concurrent_share(samples: StackSamples, parts: PartsOfLoop) -> float | None:
-    """Returns which share of the looks at the loop met another thread of the process at work.
-
-    None of too few looks.
-    """
+    """Returns the share of samples that met another Python thread at work; None with too few."""
     inside = parts.at(samples.taken_ns) >= 0
     if np.count_nonzero(inside) < MIN_SAMPLES:
         return None
@@ -186,11 +171,8 @@ def concurrent_share(samples: StackSamples, parts: PartsOfLoop) -> float | None:
 
 
 def least_share(share: float, samples: float) -> float:
-    """Returns which share of the time is behind a share of looks at least, with 98 % certainty.
-
-    Args:
-        share: Of the looks.
-        samples: How many there were.
+    """Returns the share of the time that is behind a share of samples at least, with 98 %
+    certainty.
 
     Source:
         Wilson, Probable Inference, the Law of Succession, and Statistical Inference, 1927.
@@ -203,10 +185,10 @@ def least_share(share: float, samples: float) -> float:
 
 
 def is_more(samples: int, others: int) -> bool:
-    """Whether looks met one thing so much more often than another that it is no chance."""
+    """Whether samples met a thing so much more often than another that it is not chance."""
     return samples - others > CERTAIN * math.sqrt(samples + others)
 
 
 def function_of(site: str, name: str) -> tuple[str, str]:
-    """Returns what tells a function from others: its file and its name."""
+    """Returns what identifies a function: its file and its name."""
     return site.rpartition(":")[0], name

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Final
+
+# The part of lines in the preparation of batches, which is no ledger key.
+MAKING: Final = "making batches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,3 +220,11 @@ class Numerics:
     parameters: str
     products: str
     sites: list[str] = field(default_factory=list)
+
+
+def hottest(
+    lines: Sequence[HotLine], part: str, leaving_out: Collection[str] = ()
+) -> HotLine | None:
+    """Returns the line that most of a part goes to, of those that are not left out."""
+    lines_of_part = (line for line in lines if line.part == part and line.site not in leaving_out)
+    return next(lines_of_part, None)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 AFTER_WARMUP: Final = "training after its warm-up"
+# The parts of a step after each of which a device may have nothing left to do.
+KEEPS_UP_IN: Final = ("forward", "backward", "optimizer")
 ENERGY_COUNTER: Final = "counter"
 ENERGY_ESTIMATED: Final = "estimated"
 

@@ -15,15 +15,12 @@ _MUCH_SHARE: Final = 0.15
 
 @dataclass(frozen=True, slots=True)
 class SharedCpu:
-    """The cores that a run may be on, over the run.
-
-    Where nobody knows which of the host's they are, those of the host.
+    """The cores that a run may be on (those of the host where it is unknown which), over the run.
 
     Attributes:
-        cores: So many.
         others_share: Of them, kept busy by other programs.
-        waited_share: Of the time in which somebody waited for a core; a guess where the kernel does
-            not tell.
+        waited_share: Of the time, in which somebody waited for a core; estimated where the kernel
+            doesn't report it.
         is_whole: The run may use all of the cores, so that what others take is taken from it.
     """
 
@@ -34,16 +31,12 @@ class SharedCpu:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether others took so much that the run's own times must have felt it."""
+        """Whether others took so much that the run's own times must show it."""
         return self.is_whole and min(self.others_share, self.waited_share) >= _MUCH_SHARE
 
 
 def shared_cpu(cpu: Mapping[str, Any]) -> SharedCpu | None:
-    """Returns who shared the CPU with a run; None where that is not known.
-
-    Args:
-        cpu: `System.cpu` of the summary.
-    """
+    """Returns who shared the CPU with a run, by `System.cpu`; None where that is not known."""
     cores = cpu.get("per_core_percent")
     whole = number_at(cpu, "host_percent", "mean")
     own = number_at(cpu, "tree_percent", "mean")
@@ -82,17 +75,13 @@ def _own_part(percents: list[Any], numbers: object) -> list[float]:
 
 
 def cores_for_threads(cpu: Mapping[str, Any] | None, threads: int) -> float | None:
-    """Returns how many cores a run could use, the hyper-threads of one counted as one.
+    """Returns how many cores a run could use by `System.cpu`, hyper-threads counted once, or None.
 
-    So many threads torch has by itself: two that compute on the same core hardly gain by it.
+    torch chooses that many threads: two that compute on the same core hardly gain. Older runs have
+    hyper-threads alone: half as many threads as those may be what torch chose.
 
     Args:
-        cpu: `System.cpu` of the summary.
         threads: That torch computes with, in all ranks.
-
-    Returns:
-        None where it is not known. Older runs tell of hyper-threads alone: half as many threads
-        as those may be what torch chose.
     """
     physical, usable = number_at(cpu, "cores_physical"), number_at(cpu, "cores_usable")
     if physical is not None:

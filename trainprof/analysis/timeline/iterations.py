@@ -73,6 +73,12 @@ class LoaderIterations:
         numbers: Int64 = np.searchsorted(self.start, times, side="right") - 1
         return numbers
 
+    def among(self, chosen: Bool, times: Int64) -> Bool:
+        """Returns which times lie in, or behind, one of the chosen iterations."""
+        number = self.number_at(times)
+        is_chosen: Bool = (number >= 0) & chosen[number]
+        return is_chosen
+
     def of_stage(self, stage: str) -> Bool:
         mask: Bool = self.stage == stage
         return mask

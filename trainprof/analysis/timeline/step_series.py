@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainprof.analysis.device.activity import Overlap
-from trainprof.analysis.device.devices import device_overlap
+from trainprof.analysis.device.activity import Overlap, device_overlap
 from trainprof.analysis.run.ranks import rank_recordings
 from trainprof.analysis.run.recording import Recording, read_recording
 from trainprof.analysis.run.training_process import TrainingProcess, training_processes

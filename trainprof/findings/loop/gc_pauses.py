@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.stacks.hot_lines import hottest
+from trainprof.analysis.summary.code import hottest
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import of_python, plain_finding

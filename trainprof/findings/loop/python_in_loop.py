@@ -33,9 +33,8 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.run.evidence import NAMED_FROM_SHARE, is_waiting, places_of_rest
-from trainprof.analysis.stacks.hot_lines import hottest
 from trainprof.analysis.stacks.samples import function_of
-from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.summary.code import HotLine, hottest
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.iterations import TRAINING

@@ -25,8 +25,7 @@ from typing import Any, Final
 
 from trainprof.analysis.loading.loader_builder import settings_of
 from trainprof.analysis.run.evidence import called_for_at, is_over_loaders
-from trainprof.analysis.stacks.hot_lines import hottest
-from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.summary.code import HotLine, hottest
 from trainprof.analysis.summary.finding import Finding, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.iterations import TRAINING

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.pipeline.model import Float64
-from trainprof.analysis.stacks.hot_lines import hottest
+from trainprof.analysis.summary.code import hottest
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.events import Int64

@@ -139,7 +139,7 @@ class DatasetNumbers:
         # By loader, with the dataset's id, where it cannot be seen when it is gone.
         self._unwatched: dict[int, tuple[int, int]] = {}
 
-    def of_line(self, site: int, dataset: Any) -> int | None:
+    def line_number(self, site: int, dataset: Any) -> int | None:
         """Returns a number among the datasets that one line loads; None where it isn't known."""
         key = _key(dataset)
         numbers = self._by_line.setdefault(site, {})
@@ -165,7 +165,7 @@ class DatasetNumbers:
                 del numbers[key]
         self._most[site] = max(MOST_FINGERPRINTS, 2 * len(numbers))
 
-    def of_run(self, loader: int, dataset: Any) -> int:
+    def run_number(self, loader: int, dataset: Any) -> int:
         """Returns a number that no dataset has had before, or this one's.
 
         One that cannot be watched is another than the loader's last if its id is.

@@ -222,9 +222,9 @@ def _parameters(optimizer: Any) -> list[Any]:
 
 def _has_step_hooks(optimizer: Any) -> bool:
     """Whether its steps call registered functions, an average of weights say; ours apart."""
-    own, of_all = vars(optimizer), vars(sys.modules["torch.optim.optimizer"])
+    own, shared = vars(optimizer), vars(sys.modules["torch.optim.optimizer"])
     hooks = [hook for name in _STEP_HOOKS for hook in (own.get(name) or {}).values()]
-    hooks += [hook for name in _STEP_HOOKS_OF_ALL for hook in (of_all.get(name) or {}).values()]
+    hooks += [hook for name in _STEP_HOOKS_OF_ALL for hook in (shared.get(name) or {}).values()]
     made_in = ((x if type(x) is FunctionType else type(x)).__module__ for x in hooks)
     return not all(name.startswith("trainprof.") for name in made_in)
 

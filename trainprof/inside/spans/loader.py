@@ -285,7 +285,7 @@ class LoaderProbe:
         began = session.now()
         place = self._place_of(loader, frame)
         site, dataset = place.site, getattr(loader, "dataset", None)
-        serial, dataset_number = self._take_serial(site), self._datasets.of_line(site, dataset)
+        serial, dataset_number = self._take_serial(site), self._datasets.line_number(site, dataset)
         metadata = self._descriptions.of(loader, place, serial, dataset_number)
         number = session.log.define(Topic.LOADER, json.dumps(metadata, default=str))
         self._site_of[number] = site
@@ -294,7 +294,7 @@ class LoaderProbe:
         session.keep_track(loader, self._serials[site], serial)
         now = session.now()
         session.inspection_ns += now - began
-        session.emit(_BUILT, now, now, number, self._datasets.of_run(number, dataset))
+        session.emit(_BUILT, now, now, number, self._datasets.run_number(number, dataset))
         return number
 
     def _take_serial(self, site: int) -> int:

@@ -142,28 +142,25 @@ class TorchUsers:
     """Which library code may have called torch's operators, by the names that its module has."""
 
     def __init__(self) -> None:
-        # By id, as in CallSites: whether it has torch, and whether arrays without it.
+        # By id, as in CallSites.
         self._known: dict[int, tuple[bool, bool]] = {}
         self._judged: list[CodeType] = []
 
-    def has(self, code: CodeType, names_of: Callable[[], dict[str, Any] | None]) -> bool:
-        """Whether a code's module has torch, and the code itself no array library."""
+    def uses(
+        self, code: CodeType, module_of: Callable[[], dict[str, Any] | None]
+    ) -> tuple[bool, bool]:
+        """Returns whether code may compute by torch, and whether by arrays, as it has no torch."""
         known = self._known.get(id(code))
         if known is None:
-            names = names_of()
-            if names is None:
-                return False
-            known = self._known[id(code)] = _uses(code, names)
+            module = module_of()
+            if module is None:  # it is another's turn by now
+                return False, False
+            known = self._known[id(code)] = _uses(code, module)
             self._judged.append(code)
-        return known[0]
-
-    def has_arrays(self, code: CodeType) -> bool:
-        """Whether the module of code that `has` was asked about has NumPy or SciPy and no torch."""
-        return self._known.get(id(code), (False, False))[1]
+        return known
 
 
 def _uses(code: CodeType, module: dict[str, Any]) -> tuple[bool, bool]:
-    """Returns whether code may compute by torch, and whether by arrays, as it has no torch."""
     names = code.co_names
     # As a method of tensors, or as what the function imports.
     by_arrays = not set(_OF_ARRAYS).isdisjoint(names)
@@ -196,16 +193,14 @@ class _Sample:
 
     Attributes:
         watched: Stacks of those that are watched.
-        by_torch, by_arrays: Of these, those in code that may have called torch's operators, and in
-            a library's that has NumPy or SciPy, and no torch.
+        uses: Whether the code of these may compute by torch, and a library's by arrays alone.
         others: All others but ours.
         waiting: Of all, those at a line that waits.
         works: The rest of them; in the end those that do work.
     """
 
     watched: dict[int, CopiedFrame] = field(default_factory=dict)
-    by_torch: set[int] = field(default_factory=set)
-    by_arrays: set[int] = field(default_factory=set)
+    uses: dict[int, tuple[bool, bool]] = field(default_factory=dict)
     others: list[int] = field(default_factory=list)
     waiting: set[int] = field(default_factory=set)
     works: set[int] = field(default_factory=set)
@@ -213,8 +208,9 @@ class _Sample:
     def flags(self, ident: int, *, is_running: bool) -> int:
         waits = StackFlag.WAITS if ident in self.waiting else 0
         runs = StackFlag.RUNS if is_running else 0
-        operator = StackFlag.OPERATOR if runs and not waits and ident in self.by_torch else 0
-        arrays = StackFlag.ARRAYS if runs and not waits and ident in self.by_arrays else 0
+        by_torch, by_arrays = self.uses[ident] if runs and not waits else (False, False)
+        operator = StackFlag.OPERATOR if by_torch else 0
+        arrays = StackFlag.ARRAYS if by_arrays else 0
         crowded = StackFlag.CROWDED if self.works - {ident} else 0
         return waits | runs | operator | arrays | crowded
 
@@ -406,10 +402,7 @@ class StackSampler:
         codes.update((ident, stack.f_code) for ident, stack in sample.watched.items())
         for ident, code in codes.items():
             (sample.waiting if code.co_filename in _WAITING_FILES else sample.works).add(ident)
-        sample.by_torch = {i for i in sample.watched if self._computes_by_torch(i, codes[i])}
-        has_arrays = self._torch_users.has_arrays
-        others = sample.watched.keys() - sample.by_torch
-        sample.by_arrays = {ident for ident in others if has_arrays(codes[ident])}
+        sample.uses = {ident: self._uses(ident, codes[ident]) for ident in sample.watched}
         sample.others = [ident for ident in codes if ident not in sample.watched]
         return sample
 
@@ -428,11 +421,12 @@ class StackSampler:
             works.difference_update(ident for ident, share in known if share < _AT_WORK_FROM)
             works |= self._cpu_shares.busy
 
-    def _computes_by_torch(self, ident: int, code: CodeType) -> bool:
-        """Whether what `code`, of a thread, calls into C may be torch's operators."""
+    def _uses(self, ident: int, code: CodeType) -> tuple[bool, bool]:
+        """Returns whether what `code`, of a thread, calls into C may be torch's, or of arrays."""
         sites = self._session.sites
-        is_own = sites.is_user_code(code) or sites.is_ours_or_torch(code)
-        return is_own or self._torch_users.has(code, partial(globals_of, ident, code))
+        if sites.is_user_code(code) or sites.is_ours_or_torch(code):
+            return True, False
+        return self._torch_users.uses(code, partial(globals_of, ident, code))
 
     def _stack(self, stack: CopiedFrame) -> int:
         """Returns the id of the user's frames in a stack, innermost first; 0 if none."""

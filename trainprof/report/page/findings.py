@@ -260,8 +260,8 @@ def _not_judged(summary: RunSummary) -> str:
 
 def _recomputed(summary: RunSummary) -> str:
     """Returns what forwards that backward computes again take, to save memory, where it is much."""
-    of_device = summary.devices[0].seconds if summary.run.is_on_device and summary.devices else None
-    spent = of_device or summary.training.per_step_s or {}
+    device_s = summary.devices[0].seconds if summary.run.is_on_device and summary.devices else None
+    spent = device_s or summary.training.per_step_s or {}
     share = spent.get("recompute", 0.0) / (sum(spent.values()) or 1.0)
     if share < _RECOMPUTED_FROM:
         return ""

@@ -97,15 +97,6 @@ def test_when_marks_were_reached_is_bounded_by_all_of_a_stretch() -> None:
     assert early.tolist() == late.tolist() == [15, 95]
 
 
-@pytest.mark.filterwarnings("ignore:overflow")
-def test_anything_may_stand_in_a_damaged_log() -> None:
-    random = np.random.default_rng(0)
-    for _ in range(50):
-        damaged = Marks(*random.integers(-(1 << 62), 1 << 62, size=(3, random.integers(0, 9))))
-        early, late = damaged.reached_ns()
-        assert len(early) == len(late) == len(damaged)
-
-
 def test_what_autograds_own_thread_computes_again_is_told_by_its_marks(tmp_path: Path) -> None:
     run = FakeRun()
     loader, optimizer = run.loader(), run.optimizer()

@@ -68,10 +68,9 @@ def train(
     kept: Callable[[int], int] = lambda step: 0,
     steps: int = STEPS,
     read_every: int = 1,
-    forward: int = 300 * MIB,
-    backward: int = 200 * MIB,
 ) -> None:
     """Steps whose forward and backward need memory for a while; `kept(step)` stays after each."""
+    forward, backward = 300 * MIB, 200 * MIB
     loader, optimizer = run.loader(), run.optimizer()
     run.text(Topic.ENVIRONMENT, {"device": "cuda:0"})
     memory.use(WEIGHTS)
@@ -133,11 +132,10 @@ def noise(scale: int) -> Callable[[int], int]:
         pytest.param(lambda step: step // 10 * 20 * MIB, 2 * MIB, id="every tenth keeps 20 MiB"),
     ],
 )
-@pytest.mark.parametrize("read_every", [1, 3])
 def test_growth_is_told_with_its_slope(
-    tmp_path: Path, kept: Callable[[int], int], per_step: int, read_every: int
+    tmp_path: Path, kept: Callable[[int], int], per_step: int
 ) -> None:
-    memory = memory_of(tmp_path, kept=kept, read_every=read_every)
+    memory = memory_of(tmp_path, kept=kept, read_every=3)
     assert memory.is_growing
     assert memory.growth_bytes_per_step == pytest.approx(per_step, rel=0.1)
     assert 90 < (memory.growth_steps or 0) < STEPS
@@ -148,12 +146,9 @@ def test_growth_is_told_with_its_slope(
     [
         pytest.param(lambda step: 0, id="none"),
         pytest.param(lambda step: step % 10 * 50 * MIB, id="saw-tooth"),
-        pytest.param(lambda step: step % 45 * 10 * MIB, id="long saw-tooth"),
         pytest.param(lambda step: (step + 30) % 90 * 10 * MIB, id="one that falls once"),
         pytest.param(noise(500 * MIB), id="batches of any size"),
         pytest.param(lambda step: 500 * MIB * (step > 60), id="one thing more from a step on"),
-        pytest.param(lambda step: 500 * MIB * (step < 5), id="less after the start"),
-        pytest.param(lambda step: (STEPS - step) * 2 * MIB, id="shrinks"),
         pytest.param(lambda step: step * 100, id="100 bytes a step"),
     ],
 )
@@ -196,10 +191,8 @@ def test_each_device_and_each_part_of_a_run_has_its_own(tmp_path: Path) -> None:
     second.pause()
     second.read()
     devices = run.summary(tmp_path).devices
-    names = [(device.index, device.name, device.busy_share) for device in devices]
-    assert names == [(0, "cuda:0", None), (3, "cuda:3", None)]
-    peaks = [device.memory.peak_allocated_bytes for device in devices]
-    assert peaks == [WEIGHTS + 500 * MIB, 7 * GIB]
+    peaks = [(device.name, device.memory.peak_allocated_bytes) for device in devices]
+    assert peaks == [("cuda:0", WEIGHTS + 500 * MIB), ("cuda:3", 7 * GIB)]
     part = run.summary(tmp_path, steps=(0, 10)).devices[0].memory
     assert devices[0].memory.readings == 6 * STEPS
     assert part.readings == pytest.approx(60, abs=1)

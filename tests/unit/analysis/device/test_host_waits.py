@@ -1,4 +1,4 @@
-"""Idle time that syncs leave behind them, compared with the same training without the sync."""
+"""Syncs and emptied caches: what the device idles for them, and what --find-syncs finds."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 from support.device_run import DeviceRun, trained
-from support.events import MS, US
+from support.events import MS, US, FakeRun
 
-from trainprof.record.schema import Kind, SyncFlag
+from trainprof.analysis.run.run_part import TOO_FEW_STEPS
+from trainprof.analysis.summary.device import FoundSync, FoundSyncs
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.findings.summarize import summarize
+from trainprof.record.schema import FoundSyncFlag, Kind, SyncFlag, Topic
 
 STEPS = 120
 Step = Callable[[DeviceRun, bool], None]
@@ -41,16 +45,6 @@ def is_slower_than_the_device(run: DeviceRun, waits: bool) -> None:
     run.python(5 * MS)
 
 
-def waits_for_a_copy_as_well(run: DeviceRun, waits: bool) -> None:
-    run.next(50 * US)
-    run.copy(100 * US, blocks=True)
-    run.python(1 * MS)  # on what was copied: nothing is given out before
-    run.learn(1 * MS, 2 * MS, 1 * MS)
-    if waits:
-        run.item()
-    run.python(1 * MS)
-
-
 def has_work_left(run: DeviceRun, waits: bool) -> None:
     """The device is slower, and the value is of work that it does first: nothing is lost."""
     run.next(50 * US)
@@ -63,7 +57,6 @@ LOOPS: list[Step] = [
     goes_on_in_python,
     reads_several,
     is_slower_than_the_device,
-    waits_for_a_copy_as_well,
     has_work_left,
 ]
 
@@ -136,22 +129,6 @@ def test_idle_time_of_two_findings_is_gained_once(tmp_path: Path) -> None:
     assert summary.together <= 1 / device.busy_share[0] + 0.01
 
 
-def test_an_emptied_cache_waits_by_itself(tmp_path: Path) -> None:
-    """Without the sync before it the call would wait for the device as long."""
-
-    def step(run: DeviceRun, _: int) -> None:
-        run.next(50 * US)
-        run.learn(1 * MS, 2 * MS, 1 * MS)
-        run.item()
-        with run.doing("host_s"):
-            run.run.leaf(Kind.CACHE_EMPTIED, 2 * MS, site=run.run.site(80))
-
-    summary = trained(step, STEPS).run.summary(tmp_path)
-    (point,) = summary.sync_points
-    assert point.held_back_s[0] < 0.02 * summary.phases.training_s
-    assert [finding.id for finding in summary.findings] == ["exposed_syncs"]
-
-
 def test_a_gradient_scalers_own_reads_are_none_of_the_scripts(tmp_path: Path) -> None:
     def step(run: DeviceRun, _: int) -> None:
         run.next(50 * US)
@@ -195,17 +172,104 @@ def test_what_torchs_optimizers_ask_for_in_their_step_is_none_of_the_scripts(
     assert ("exposed_syncs" in ids) is not is_needed
 
 
-def test_what_a_closure_asks_for_in_an_optimizers_step_is_the_scripts(tmp_path: Path) -> None:
-    """As Lightning computes a whole step in there: a check in torch's code that it calls."""
-
-    def step(run: DeviceRun, _: int) -> None:
+def emptying(directory: Path, *, every: int, takes: int, again: int) -> RunSummary:
+    """A training that empties the cache every few steps, after which the forward is slower."""
+    run = DeviceRun()
+    run.start()
+    here = run.run.site(80)
+    for number in range(STEPS):
         run.next(50 * US)
-        start = run.run.now
-        run.phase(Kind.FORWARD, 200 * US, 1 * MS)
-        run.item(1 * MS, flags=SyncFlag.BY_TORCH)
-        run.phase(Kind.BACKWARD, 200 * US, 2 * MS)
-        run.stream.gets(100 * US)
-        run.run.record(Kind.OPTIMIZER_STEP, start, run.run.now, site=run.optimizer)
+        is_after = number > 0 and number % every == 0
+        launch = 2 * MS + again * is_after
+        run.phase(Kind.FORWARD, launch, 500 * US, pieces=20)
+        run.phase(Kind.BACKWARD, 2 * MS, 500 * US, pieces=20)
+        run.phase(Kind.OPTIMIZER_STEP, 200 * US, 10 * US)
+        if number % every == every - 1:
+            with run.doing("host_s"):
+                run.stream.waits()
+                run.run.leaf(Kind.CACHE_EMPTIED, takes, site=here)
+    run.stop()
+    run.run.leaf(Kind.CACHE_EMPTIED, 900 * MS, site=run.run.site(99))
+    return run.run.summary(directory)
 
-    (point,) = trained(step, STEPS).run.summary(tmp_path).sync_points
-    assert point.needed_s == 0.0
+
+def test_calls_in_each_step_are_found_and_explain_slow_launches(tmp_path: Path) -> None:
+    summary = emptying(tmp_path, every=1, takes=2 * MS, again=3 * MS)
+    assert summary.emptied_caches[0].site == "train.py:80"
+    assert summary.emptied_caches[0].count == STEPS
+    assert summary.emptied_caches[0].seconds == pytest.approx(STEPS * 2e-3)
+    assert summary.emptied_caches[0].idle_s == pytest.approx(STEPS * 2e-3, rel=0.05)
+    first = summary.findings[0]
+    assert (first.id, first.site) == ("exposed_syncs", "train.py:80")
+    # Without the calls, and what they make later: 4.25 of 9.25 ms.
+    assert first.predicted_speedup[1] >= 9.25 / 4.25
+    assert first.also
+    assert {finding.id for finding in summary.findings}.isdisjoint(
+        {"launch_bound", "python_in_loop"}
+    )
+    assert [
+        finding.root for finding in summary.passed_over if finding.finding.id == "launch_bound"
+    ] == ["exposed_syncs"]
+
+
+def test_what_a_call_waits_for_the_device_costs_nothing(tmp_path: Path) -> None:
+    """The host is ahead by several steps: the device works on meanwhile."""
+    run = DeviceRun()
+    run.start()
+    here = run.run.site(80)
+    for number in range(STEPS):
+        run.next(50 * US)
+        run.learn(1 * MS, 2 * MS, 1 * MS)
+        if number % 5 == 4:
+            waits_ns = max(run.stream.idle_from - run.run.now, 0)
+            with run.doing("host_s"):
+                run.run.leaf(Kind.CACHE_EMPTIED, waits_ns + 50 * US, site=here)
+                run.stream.look()
+    run.stop()
+    summary = run.run.summary(tmp_path)
+    (line,) = summary.emptied_caches
+    assert line.seconds > 0.5 * summary.phases.training_s
+    assert line.idle_s < 0.02 * summary.phases.training_s
+    assert summary.findings == []
+
+
+def planted(run: FakeRun) -> None:
+    """A window after 20 steps: line 50 waits twice in each of 3 steps, line 60 once in all."""
+    fifty, sixty, item = run.site(50), run.site(60), run.site(70)
+    optimizer = run.optimizer()
+    began = run.now
+    run.record(Kind.SYNC_WINDOW, began, began, site=20)
+    for step in range(3):
+        lines = [fifty, fifty] + [sixty] * (step == 0)
+        for site in lines:
+            run.record(Kind.FOUND_SYNC, run.now, run.now, site=site)
+        run.record(Kind.FOUND_SYNC, run.now, run.now, site=item, flags=FoundSyncFlag.KNOWN)
+        run.learn(optimizer)
+    run.record(Kind.SYNC_WINDOW, began, run.now, site=20, value=3)
+
+
+def summary_of(run: FakeRun, directory: Path) -> RunSummary:
+    return summarize(run.write(directory, options={"find_syncs": True}))
+
+
+def test_calls_are_counted_by_line(tmp_path: Path) -> None:
+    run = FakeRun()
+    planted(run)
+    summary = summary_of(run, tmp_path)
+    calls = [FoundSync("train.py:50", 6), FoundSync("train.py:60", 1)]
+    assert summary.found_syncs == FoundSyncs(20, 3, calls, known_calls=3)
+    assert "found_syncs" not in summary.not_observed
+    run.records.pop()  # a window that was never closed still tells
+    cut = summary_of(run, tmp_path).found_syncs
+    assert (cut.steps, len(cut.calls)) == (0, 2)
+
+
+def test_why_nothing_was_looked_for(tmp_path: Path) -> None:
+    run = FakeRun()
+    run.learn(run.optimizer())
+    assert summary_of(run, tmp_path).not_observed["found_syncs"] == TOO_FEW_STEPS
+    assert "found_syncs" not in run.summary(tmp_path).not_observed
+    run.text(Topic.ENVIRONMENT, {"no_found_syncs": "this torch knows no device but the CPU"})
+    summary = summary_of(run, tmp_path)
+    assert summary.found_syncs is None
+    assert summary.not_observed["found_syncs"] == "this torch knows no device but the CPU"

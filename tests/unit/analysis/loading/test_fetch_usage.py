@@ -86,18 +86,6 @@ def test_without_a_measured_fetch_nothing_is_known():
     assert batch_preparation.usage_of(nothing) == dict.fromkeys(FIGURES) | {"measured": 0}
 
 
-def test_totals_stand_for_all_fetches():
-    """Every second one measured, all alike."""
-    measured = np.array([1.0, 0.0] * 50)
-    cpu = np.where(measured > 0, 4.0 * MS, np.nan)
-    usage = usage_of(
-        table(100, stands_for=2 * measured, cpu_ns=cpu, process_cpu_ns=cpu, read_bytes=cpu)
-    )
-    assert (usage.running_s, usage.asleep_s) == pytest.approx((0.4, 0.6))
-    assert usage.read_bytes == 100 * 4 * MS
-    assert usage.measured == 50
-
-
 LONG, MIDDLING, SHORT = 40 * MS, 4 * MS, MS // 10
 
 

@@ -79,16 +79,6 @@ def test_a_line_that_builds_several_for_training(tmp_path, serial, also):
     assert [x.also_builds for x in run.summary(tmp_path).loaders] == [also, also]
 
 
-def test_a_training_loader_built_anew_each_epoch_gives_all_of_its_epochs(tmp_path):
-    run = FakeRun()
-    loader, optimizer = run.loader(), run.optimizer()
-    for _ in range(3):
-        run.train_pass(loader, optimizer, 4, samples=[8, 8, 8, 5])
-        loader = _built_again(run, loader)
-    training = run.summary(tmp_path).training
-    assert (training.epochs, training.iterations, training.samples) == (3, 12, 87)
-
-
 @pytest.mark.parametrize(
     ("numbers", "datasets", "is_new"),
     [

@@ -6,19 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cases import Planted, case_of
 from support.events import MS, FakeRun
 
-from trainprof.analysis.pipeline.bounds import PipelineInputs
 from trainprof.findings import summarize
-from trainprof.findings.diagnose import diagnose
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
 
 STEPS = 40
 
 
-def serial(pid: int, rank: int | None, *, delay_ms: int = 0) -> FakeRun:
+def serial(pid: int, rank: int | None) -> FakeRun:
     """A process that makes each batch in 20 ms of its core, and computes with it for 21."""
     header = {"ancestors": [1], "rank": None if rank is None else str(rank)}
     run = FakeRun(pid=pid, role="child", header=header)
@@ -27,39 +24,24 @@ def serial(pid: int, rank: int | None, *, delay_ms: int = 0) -> FakeRun:
     for number in range(STEPS):
         with run.span(Kind.LOADER_NEXT, site=loader, value=number + 1):
             start, cpu_ns = run.now, 20 * MS
-            run.fetch((20 + delay_ms) * MS, 4)
-            delay_us = delay_ms * 1000
-            run.record(Kind.FETCH_CPU, start, start + cpu_ns, site=delay_us, value=cpu_ns, flags=1)
+            run.fetch(cpu_ns, 4)
+            run.record(Kind.FETCH_CPU, start, start + cpu_ns, value=cpu_ns, flags=1)
         run.learn(optimizer, forward=10 * MS, backward=10 * MS, update=1 * MS)
     run.stop(loader)
     run.mark(Kind.PROCESS_END)
     return run
 
 
-def together(tmp_path: Path, ranks: int, cores: float, **plain: Any) -> RunDirectory:
-    """Ranks that one trainprof recorded."""
-    host = {"name": "here", "usable_cores": cores}
-    for rank in range(ranks):
-        directory = serial(20 + rank, rank, **plain).write(tmp_path, host=host, script_pid=9)
-    return directory
-
-
 def each(top: Path, hosts: list[dict[str, Any]], **manifest: Any) -> RunDirectory:
     """Ranks that each had a trainprof of its own, and what that saw of its host."""
     for rank, host in enumerate(hosts):
         own = {"rank": rank, "world_size": len(hosts), "name": "whole", "host": host}
-        directory = serial(20, rank).write(top / "written" / str(rank), **own, **manifest)
-        (top / "ranks").mkdir(parents=True, exist_ok=True)
-        directory.path.rename(top / "ranks" / str(rank))
+        serial(20, rank).write_rank(top, str(rank), **own, **manifest)
     return RunDirectory(top)
 
 
-def inputs_of(directory: RunDirectory) -> PipelineInputs:
-    return summarize.context_of(directory).feeding[0].inputs
-
-
 def shared(directory: RunDirectory) -> tuple[float, int]:
-    inputs = inputs_of(directory)
+    inputs = summarize.context_of(directory).feeding[0].inputs
     return inputs.cores, inputs.ranks
 
 
@@ -106,19 +88,3 @@ HERE = {"name": "here", "usable_cores": 8.0}
 )
 def test_ranks_with_a_trainprof_each(tmp_path, hosts, manifest, expected):
     assert shared(each(tmp_path / "whole", hosts, **manifest)) == expected
-
-
-def test_more_ranks_than_cores_have_one_together(tmp_path):
-    # Each waits for the core as long as it has it.
-    inputs = inputs_of(together(tmp_path, 4, 2.0, delay_ms=20))
-    assert (inputs.cores, inputs.ranks, inputs.ranks_per_core) == (1.0, 4, 2.0)
-    assert inputs_of(together(tmp_path / "cut", 2, 0.5)).cores == 0.5
-
-
-def test_ranks_that_outnumber_the_cores_get_no_more_workers():
-    rank = {"cores": 1.0, "running": 0.2, "fetch_s": 0.01, "compute_s": 0.01, "ranks": 8}
-    changes = [
-        any(finding.change for finding in diagnose(case_of(planted)).findings)
-        for planted in (Planted(**rank, ranks_per_core=n) for n in (1.0, 2.0))
-    ]
-    assert changes == [True, False]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from trainprof.analysis.machine.system import system_summary
+from support.sampled_system import sampled_system
 
 S = 1_000_000_000
 WH = 3_600_000  # in mJ
@@ -18,18 +17,9 @@ def gpus(t_s, *devices, **more):
     return {"t_ns": int(t_s * S), "gpus": list(devices), **more}
 
 
-def system(lines, *, start_s=0.0, end_s=10.0, samples=None, pids=()):
+def system(lines, *, pids=(), **how):
     trees = [{"t_ns": 0, "processes": [{"pid": pid, "started_ns": 7} for pid in pids]}]
-    return system_summary(
-        *([], trees if pids else [], lines),
-        start_ns=int(start_s * S),
-        end_ns=int(end_s * S),
-        main_pid=100,
-        interval_s=0.5,
-        usable_cores=None,
-        memory_limit_bytes=None,
-        trained_samples=samples,
-    )
+    return sampled_system([], trees if pids else [], lines, **how)
 
 
 def only(lines, **how):
@@ -59,19 +49,6 @@ def test_each_device_has_its_own():
     assert (first.utilization.mean, second.utilization.mean) == (15, 100)
     assert (first.memory_bytes, second.memory_bytes["max"]) == (None, 5)
     assert (first.memory_total_bytes, first.power_limit_w) == (80, 700)
-
-
-@pytest.mark.parametrize(
-    ("samples", "mean"),
-    [
-        pytest.param([(1, 1), (2, 2), (9, 3), (10, 4)], 2.8, id="each for the time before it"),
-        pytest.param([(1, 10), (5, None), (10, 20)], 110 / 6, id="what failed is a hole"),
-        pytest.param([(0, 30)], 30, id="a single one at the start"),
-        pytest.param([(9, 10), (10.5, 100)], 10, id="after the end it is another time's"),
-    ],
-)
-def test_a_gauge_is_weighted_by_time(samples, mean):
-    assert only(each("power_w", *samples)).power_w["mean"] == pytest.approx(mean)
 
 
 @pytest.mark.parametrize(
@@ -153,9 +130,3 @@ def test_the_scripts_energy_is_of_what_it_was_on_or_sees(devices, counted, wh):
     energy = system(lines, samples=500).energy
     assert (energy.gpus, energy.wh, energy.source) == (counted, pytest.approx(wh), "counter")
     assert energy.samples_per_wh == pytest.approx(500 / wh)
-
-
-def test_what_one_of_them_lacks_is_not_left_out_silently():
-    assert system([gpus(t, device(0, energy_mj=t), device(1)) for t in (0, 2)]).energy is None
-    lines = [gpus(t, device(0, energy_mj=t), device(1, power_w=5)) for t in (0, 2)]
-    assert system(lines).energy.source == "estimated"

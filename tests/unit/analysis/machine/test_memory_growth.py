@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from trainprof.analysis.machine.processes import (
-    LEAST_GROWTH_BYTES,
     Tick,
     memory_growth,
     room_of,
@@ -54,29 +53,14 @@ def test_what_each_step_keeps():
     [
         500 + 0 * T_S,
         500 + 300 * np.minimum(T_S / 20, 1),  # a cache, filled half-way through
-        500 + 300 * (1 - np.exp(-T_S / 8)),
         500 + 300 * (T_S > 20),  # something loaded once
         500 + 300 * (np.floor(T_S / 8) % 2),  # an evaluation's
         3000 + 7 * T_S,  # a tenth of it would be more
-        100 + 0.9 * LEAST_GROWTH_BYTES / MIB * T_S / T_S[-1],
         900 - 10 * T_S,
     ],
 )
 def test_what_comes_to_an_end_is_no_growth(mib: np.ndarray):
     assert growth(mib * MIB) is None
-
-
-def test_warm_up_does_not_count():
-    assert growth((500 + 60 * np.minimum(T_S, 10)) * MIB, warmup=100) is None
-
-
-def test_few_samples_or_steps_tell_nothing():
-    rss = (500 + 200 * T_S) * MIB
-    assert growth(rss[:8]) is None
-    assert growth(rss, steps=20) is None
-    assert growth(np.full(len(T_S), np.nan)) is None
-    assert memory_growth([], PID, np.arange(100), 0, None, np.array([0])) is None
-    assert memory_growth(ticks(rss), None, np.arange(400) * S // 10, 0, None, np.array([0])) is None
 
 
 def test_the_room_that_is_left():

@@ -44,22 +44,6 @@ def test_first_and_later_versions_by_line(tmp_path: Path) -> None:
     ]
 
 
-def test_what_evaluation_makes_it_compile_is_not_counted_again(tmp_path: Path) -> None:
-    run = FakeRun()
-    optimizer, site = run.optimizer(), run.site(50)
-    training, evaluation = run.loader(41), run.loader(43)
-    run.train_pass(training, optimizer, 30)
-    run.iterate(evaluation)
-    for times in (1, 2):
-        run.next(evaluation)
-        with run.span(Kind.FORWARD):
-            run.leaf(Kind.COMPILE, 100 * MS, site=site, value=times, flags=CompileFlag.TOLD)
-    run.stop(evaluation)
-    run.train_pass(training, optimizer, 30)
-    [line] = run.summary(tmp_path).compilations
-    assert (line.count, line.seconds, line.again, line.again_s) == (2, 0.2, 0, 0.0)
-
-
 def test_the_first_version_for_training_is_not_compiled_again(tmp_path: Path) -> None:
     run = FakeRun()
     optimizer, site = run.optimizer(), run.site(50)
@@ -81,12 +65,3 @@ def test_the_first_version_for_training_is_not_compiled_again(tmp_path: Path) ->
     [record] = run.summary(tmp_path).compilations
     assert (record.count, record.again, record.again_s) == (3, 2, 0.1)
     assert record.again_for == [NUMBER]
-
-
-def test_compile_time_is_not_computing_in_the_headline(tmp_path: Path) -> None:
-    run = FakeRun()
-    optimizer, site = run.optimizer(), run.site(50)
-    compiling_step(run, optimizer, site, 4_000 * MS, 0)
-    for _ in range(100):
-        run.learn(optimizer)
-    assert run.summary(tmp_path).verdict.headline.startswith("COMPILE-BOUND")

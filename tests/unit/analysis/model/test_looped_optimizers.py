@@ -29,11 +29,8 @@ def looped(number, line=60, name="Adam"):
         pytest.param([FUSED, looped(1)], NAMES, [3.0], id="one of its class is fused"),
         pytest.param([looped(None)], NAMES, [12.0], id="an older run: by its class"),
         pytest.param([looped(None), looped(None, 61)], NAMES, [0.0, 0.0], id="not known"),
-        pytest.param([looped(None, name="SGD")], NAMES, [0.0], id="another class"),
         # Of very many some have no names.
-        pytest.param([looped(1)], FEW, [3.0], id="no more"),
         pytest.param([looped(1)], {**FEW, 9: "Adam#"}, [12.0], id="more of its class"),
-        pytest.param([looped(1)], {**FEW, 9: "Muon#"}, [3.0], id="more of another"),
         pytest.param([looped(1)], {**FEW, 8: "Muon#", 9: "Adam#"}, [3.0], id="more of both"),
     ],
 )

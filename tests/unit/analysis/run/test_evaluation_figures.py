@@ -55,29 +55,17 @@ def test_the_pace_of_training_is_without_the_evaluation_in_it_alone(
 
 
 @pytest.mark.parametrize(
-    ("modes", "takes_gradients", "share"),
-    [
-        ((), False, None),
-        ((0,), False, 0.0),
-        ((ForwardFlag.GRAD,), False, 1.0),
-        ((0, ForwardFlag.GRAD, 0, ForwardFlag.GRAD), False, 0.5),
-        ((ForwardFlag.GRAD, ForwardFlag.GRAD), True, 0.0),  # they are needed
-    ],
+    ("modes", "share"),
+    [((), None), ((0,), 0.0), ((0, ForwardFlag.GRAD, 0, ForwardFlag.GRAD), 0.5)],
 )
 def test_what_evaluation_computes_with_gradients(
-    tmp_path: Path, modes: tuple[int, ...], takes_gradients: bool, share: float | None
+    tmp_path: Path, modes: tuple[int, ...], share: float | None
 ) -> None:
     run = FakeRun()
     loader, validation, optimizer = run.loader(1), run.loader(2), run.optimizer()
     trained(run, loader, optimizer)
     for mode in modes:
-        run.iterate(validation)
-        for _ in range(10):
-            run.next(validation)
-            run.forward(flags=mode)
-            if takes_gradients:
-                run.backward()
-        run.stop(validation)
+        run.evaluation_pass(validation, 10, flags=mode)
         trained(run, loader, optimizer)
     evaluation = run.summary(tmp_path).evaluation
     assert evaluation.iterations == 10 * len(modes)

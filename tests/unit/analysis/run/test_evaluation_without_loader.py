@@ -52,15 +52,6 @@ def test_validation_on_tensors_that_the_script_holds(tmp_path: Path, mode: int, 
         assert parts["forward"] == STEPS * 200 * US
 
 
-def test_behind_each_epoch(tmp_path: Path) -> None:
-    run = FakeRun()
-    loader, optimizer = run.loader(), run.optimizer()
-    for _ in range(4):
-        run.train_pass(loader, optimizer, 6)
-        validates(run, ForwardFlag.TRAINING)
-    assert seconds(run.summary(tmp_path))["evaluation"] == 4 * (FORWARD + LOSS)
-
-
 def samples_or_rollouts(run: FakeRun, optimizer: int, number: int) -> None:
     run.learn(optimizer)
     if number % 4 == 3:
@@ -77,22 +68,10 @@ def teacher(run: FakeRun, optimizer: int, number: int) -> None:
     run.learn(optimizer)
 
 
-def teacher_of_the_next_batch(run: FakeRun, optimizer: int, number: int) -> None:
-    run.learn(optimizer)
-    validates(run, 0, of=7)
-
-
 def fake_for_the_judge(run: FakeRun, optimizer: int, number: int) -> None:
     """The generator's update comes first."""
     run.learn(optimizer)
     validates(run, ForwardFlag.TRAINING)
-    run.learn(optimizer)
-
-
-def judge_trained_twice(run: FakeRun, optimizer: int, number: int) -> None:
-    for _ in range(2):
-        validates(run, ForwardFlag.TRAINING)
-        run.learn(optimizer)
     run.learn(optimizer)
 
 
@@ -109,9 +88,7 @@ def part_by_part(run: FakeRun, optimizer: int, number: int) -> None:
         samples_or_rollouts,
         acts_in_each_step,
         teacher,
-        teacher_of_the_next_batch,
         fake_for_the_judge,
-        judge_trained_twice,
         part_by_part,
     ],
 )
@@ -121,54 +98,27 @@ def test_what_training_may_need_is_no_evaluation(
     assert "evaluation" not in trained(tmp_path, step)
 
 
-def test_a_dry_run_and_training_mode_without_a_loader_are_none(tmp_path: Path) -> None:
-    dry, alone = FakeRun(), FakeRun()
-    loader, optimizer = dry.loader(), dry.optimizer()
-    validates(dry, ForwardFlag.TRAINING)
-    for _ in range(3):
-        dry.train_pass(loader, optimizer, 6)
-    optimizer = alone.optimizer()
-    for number in range(STEPS):
-        alone.learn(optimizer)
-        if number % 4 == 3:  # it may be anything
-            validates(alone, ForwardFlag.TRAINING)
-    for name, run in (("dry", dry), ("alone", alone)):
-        assert "evaluation" not in seconds(run.summary(tmp_path / name))
-
-
 def played(
     between: int,
     *,
     updates_first: int = 0,
     has_losses: bool = False,
-    saves_within: bool = False,
-    is_fed: bool = False,
     datasets: tuple[int, ...] = (),
-    passes: int = 1,
 ) -> FakeRun:
-    """In each cycle, moves with `between` ns after each, and then updates.
-
-    With `datasets` those are fed, in each pass by a loader that is built for it: in each cycle of
-    the dataset with that number.
-    """
+    """In each cycle moves, and updates; with `datasets` by a loader built for that number."""
     run = FakeRun()
     loader, optimizer = run.loader(), run.optimizer()
     for _ in range(updates_first):
         run.learn(optimizer)
     for cycle in range(CYCLES):
-        for move in range(MOVES):
+        for _ in range(MOVES):
             run.forward(ROLLOUT, flags=0)
             if has_losses:
                 run.leaf(Kind.LOSS, 1 * US)
-            if saves_within and move == 2:
-                run.leaf(Kind.CHECKPOINT_SAVE, 1 * US)
             run.passes_time(between)
         if datasets:
-            for _ in range(passes):
-                run.mark(Kind.LOADER_BUILT, site=loader, value=datasets[cycle])
-                run.passes_time(US)
-                run.train_pass(loader, optimizer, UPDATES)
-        elif is_fed:
+            run.mark(Kind.LOADER_BUILT, site=loader, value=datasets[cycle])
+            run.passes_time(US)
             run.train_pass(loader, optimizer, UPDATES)
         else:
             for _ in range(UPDATES):
@@ -176,15 +126,7 @@ def played(
     return run
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {},
-        {"saves_within": True},
-        {"datasets": (1, 2, 3, 4)},
-        {"datasets": (1, 2, 3, 4), "passes": 3},
-    ],
-)
+@pytest.mark.parametrize("how", [{}, {"datasets": (1, 2, 3, 4)}])
 def test_what_a_policy_plays_is_no_evaluation(tmp_path: Path, how: dict[str, Any]) -> None:
     summary = played(SLOW, **how).summary(tmp_path)
     assert "evaluation" not in seconds(summary)
@@ -201,13 +143,10 @@ def test_what_a_policy_plays_is_no_evaluation(tmp_path: Path, how: dict[str, Any
     [
         {"updates_first": UPDATES},
         {"has_losses": True},
-        {"is_fed": True},
         {"datasets": (1, 1, 1, 1)},  # a loader is built for each epoch
-        {"datasets": (1, 2, 2, 2)},
         {"datasets": (0, 0, 0, 0)},  # an older recording
         {"datasets": (1, 2, 3, 4), "updates_first": UPDATES},
         {"between": QUICK},  # no environment is at work
-        {"between": QUICK, "datasets": (1, 2, 3, 4)},
     ],
 )
 def test_evaluation_without_a_loader_is_no_rollout(tmp_path: Path, how: dict[str, Any]) -> None:
@@ -215,15 +154,3 @@ def test_evaluation_without_a_loader_is_no_rollout(tmp_path: Path, how: dict[str
     summary = played(**{"between": SLOW, **how}).summary(tmp_path)
     assert seconds(summary)["evaluation"] >= CYCLES * (MOVES * ROLLOUT + (MOVES - 1) * between)
     assert summary.evaluation.passes == CYCLES
-
-
-def test_features_that_are_computed_once_are_no_rollouts(tmp_path: Path) -> None:
-    run = FakeRun()
-    optimizer = run.optimizer()
-    for _ in range(MOVES):
-        run.forward(ROLLOUT, flags=0)
-        run.passes_time(SLOW)
-    for _ in range(40):
-        run.learn(optimizer)
-    summary = run.summary(tmp_path)
-    assert seconds(summary)["evaluation"] == MOVES * ROLLOUT + (MOVES - 1) * SLOW

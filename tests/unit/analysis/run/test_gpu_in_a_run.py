@@ -89,12 +89,9 @@ def test_samples_of_all_ranks_count_for_the_gpus_that_one_sampler_saw(tmp_path):
     assert summary.system.energy.samples_per_wh == pytest.approx(128 / summary.system.energy.wh)
 
 
-REASON = "NVML: NVML Shared Library Not Found"
-
-
 @pytest.mark.parametrize(
     ("device", "reason", "is_missing"),
-    [("cuda:0", REASON, True), (None, REASON, False), ("cuda:0", ["x"], False)],
+    [("cuda:0", "no library", True), (None, "no library", False), ("cuda:0", ["x"], False)],
 )
 def test_why_there_are_no_gpu_samples_is_said_where_a_gpu_was_used(
     tmp_path, device, reason, is_missing
@@ -107,6 +104,6 @@ def test_why_there_are_no_gpu_samples_is_said_where_a_gpu_was_used(
     host = {"t_ns": run.start, "interval_s": 0.5}
     (directory.samples / "host.jsonl").write_text(json.dumps(host) + "\n")
     summary = summarize(directory)
-    assert summary.system.gpus_not_observed == (reason if reason == REASON else None)
+    assert summary.system.gpus_not_observed == (reason if isinstance(reason, str) else None)
     assert ("system.gpus" in summary.not_observed) is is_missing
     assert summary.system.gpus == []

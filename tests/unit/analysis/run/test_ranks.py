@@ -97,13 +97,6 @@ def test_their_pace_is_one_where_the_first_evaluates_and_the_others_wait_for_it(
     assert summary.training.samples_per_s == pytest.approx(2 * 4 * steps_per_second(summary))
 
 
-def test_the_group_knows_better_than_the_environment(tmp_path):
-    processes = [trainer(20, rank="0", group=(1, 4)), trainer(21, rank="0", group=(3, 4))]
-    summary = summary_of(tmp_path, *processes)
-    assert [row["rank"] for row in summary.ranks] == [1, 3]
-    assert summary.run.world_size == 4
-
-
 ALL = {"sampler": "RandomSampler", "samples_plainly": True, "dataset_length": 4000}
 
 
@@ -117,8 +110,6 @@ def test_data_that_no_rank_leaves_to_another_is_told(tmp_path):
     "shared",
     [
         {"sampler": "DistributedSampler"},
-        {"batch_sampler": "BatchSamplerShard"},
-        {"kind": "DataLoaderShard"},
         {"samples_plainly": False},  # so many of them, or drawn by a generator of each rank's
         {"dataset_length": None},
         {"dataset_length": 2000},  # a part of its own
@@ -182,12 +173,6 @@ def test_processes_without_ranks_stay_apart(tmp_path):
     assert [row["pid"] for row in summary_of(tmp_path / "c", *ranks).ranks] == [21, 22]
 
 
-def test_one_rank_alone_is_an_ordinary_run(tmp_path):
-    summary = summary_of(tmp_path, trainer(20, group=(2, 8)))
-    assert (summary.ranks, summary.trained_apart) == ([], [])
-    assert (summary.run.rank, summary.run.world_size) == (2, 8)
-
-
 def test_a_part_is_that_part_of_every_rank(tmp_path):
     processes = [trainer(20, rank="0"), trainer(21, rank="1")]
     summary = summary_of(tmp_path, *processes, parts={"steps": (1, 3)})
@@ -206,24 +191,15 @@ def written_ranks(top: Path, **processes: FakeRun) -> RunDirectory:
     """Writes the ranks of a run that each had a trainprof of its own."""
     for name, process in processes.items():
         rank = name.removeprefix("rank").replace("_", ".")
-        (top / "ranks").mkdir(parents=True, exist_ok=True)
-        own = {"rank": int(rank[0]), "world_size": 2, "name": top.name}
-        directory = process.write(top / "written" / rank, **own)
-        directory.path.rename(top / "ranks" / rank)
+        process.write_rank(top, rank, rank=int(rank[0]), world_size=2, name=top.name)
     return RunDirectory(top)
 
 
 def test_directories_of_ranks_are_one_run(tmp_path):
-    top = written_ranks(
-        tmp_path / "whole",
-        rank0=trainer(20),
-        rank1=trainer(20, wait_ms=3),
-    )
+    top = written_ranks(tmp_path / "whole", rank0=trainer(20), rank1=trainer(20, wait_ms=3))
     summary = summarize(top)
-    assert [(row["rank"], row["pid"], row["steps"]) for row in summary.ranks] == [
-        (0, 20, 4),
-        (1, 20, 4),
-    ]
+    rows = [(row["rank"], row["pid"], row["steps"]) for row in summary.ranks]
+    assert rows == [(0, 20, 4), (1, 20, 4)]
     assert summary.ledger.seconds["data_wait"] == pytest.approx(0.006)
     assert summary.run.name == "whole"
     assert summary.run.directory == str(top.path)
@@ -246,21 +222,10 @@ def test_the_last_attempt_of_a_rank_counts_and_links_and_strangers_do_not(tmp_pa
 def test_one_rank_that_failed_is_the_runs_end(tmp_path):
     bad = {"status": 1, "signal": None, "reason": "exception", "detail": None}
     top = written_ranks(tmp_path / "whole", rank0=trainer(20))
-    (tmp_path / "other").mkdir()
-    failed = trainer(21, ends="KeyError").write(tmp_path / "other", rank=1, exit=bad)
-    failed.path.rename(top.ranks / "1")
+    trainer(21, ends="KeyError").write_rank(top.path, "1", rank=1, exit=bad)
     summary = summarize(top)
     assert (summary.run.exit.reason, summary.run.exit.detail) == ("exception", "KeyError")
     assert dataclasses.asdict(summary.run.exit) == summary.ranks[1]["exit"]
-
-
-def test_runs_inside_a_run_are_named(tmp_path):
-    run = FakeRun()
-    directory = run.write(tmp_path)
-    lines = ['"/runs/one"', "{damaged", "7", '"/runs/two"']
-    directory.inner_runs.write_text("\n".join(lines))
-    reason = summarize(directory).not_observed["training"]
-    assert reason == "recorded by the trainprof run inside this one: /runs/one and 1 more"
 
 
 def timed_rank(pid, number, wait_ms, forward_ms, backward_ms, draws_ms=None):
@@ -292,8 +257,23 @@ def test_a_slow_rank_is_a_finding_and_part_of_the_headline(tmp_path):
     assert summary.verdict.bottleneck == "compute"
 
 
-def test_a_rank_that_waits_in_a_checkpoint_for_another_is_not_what_that_waits_for(tmp_path):
-    """Rank 0 draws pictures before both save, and rank 1 is in the checkpoint already."""
-    ranks = [timed_rank(20, "0", 1, 5, 9, draws_ms=40), timed_rank(21, "1", 1, 5, 9, draws_ms=0)]
-    summary = summary_of(tmp_path, *ranks)
-    assert [(row["rank"], row["phase"]) for row in summary.stragglers] == [(0, "other")]
+def test_the_group_knows_better_than_the_environment(tmp_path):
+    processes = [trainer(20, rank="0", group=(1, 4)), trainer(21, rank="0", group=(3, 4))]
+    summary = summary_of(tmp_path, *processes)
+    assert [row["rank"] for row in summary.ranks] == [1, 3]
+    assert summary.run.world_size == 4
+
+
+def test_one_rank_alone_is_an_ordinary_run(tmp_path):
+    summary = summary_of(tmp_path, trainer(20, group=(2, 8)))
+    assert (summary.ranks, summary.trained_apart) == ([], [])
+    assert (summary.run.rank, summary.run.world_size) == (2, 8)
+
+
+def test_runs_inside_a_run_are_named(tmp_path):
+    run = FakeRun()
+    directory = run.write(tmp_path)
+    lines = ['"/runs/one"', "{damaged", "7", '"/runs/two"']
+    directory.inner_runs.write_text("\n".join(lines))
+    reason = summarize(directory).not_observed["training"]
+    assert "/runs/one and 1 more" in reason

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.events import ITEM_ON_CPU, LEARNS, MS, US, FakeRun
+from support.events import ITEM_ON_CPU, MS, FakeRun
 from support.stack_samples import sample, stack
 
-from trainprof.analysis.stacks.hot_lines import hottest
-from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.summary.code import HotLine, hottest
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.ledger import BEFORE_BACKWARD, BETWEEN_FORWARDS, IN_CLOSURE
-from trainprof.record.schema import CompileFlag, ForwardFlag, Kind, StackFlag, SyncFlag, Topic
+from trainprof.record.schema import CompileFlag, Kind, StackFlag, SyncFlag
 
 STEPS, LONG = 30, 60
 OPERATOR = StackFlag.KNOWN | StackFlag.RUNS | StackFlag.OPERATOR
@@ -38,14 +37,6 @@ def behind_the_update(run: FakeRun, optimizer: int, own_code: Callable[[], None]
     own_code()
 
 
-def behind_zero_grad(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
-    run.forward(5 * MS)
-    run.leaf(Kind.ZERO_GRAD, MS)
-    own_code()
-    run.backward(5 * MS)
-    run.update(optimizer, MS)
-
-
 def of_gradients(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
     """As a loss of a differential equation's residuals does."""
     run.forward(5 * MS)
@@ -65,23 +56,11 @@ def in_closure(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> No
         run.passes_time(MS)
 
 
-def between_forwards(
-    run: FakeRun, optimizer: int, own_code: Callable[[], None], flags: int = LEARNS
-) -> None:
+def between_forwards(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
     """As where an encoder and a decoder are called one by one."""
-    run.forward(5 * MS, flags=flags)
+    run.forward(5 * MS)
     own_code()
     usual(run, optimizer, lambda: None)
-
-
-def behind_a_teacher(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
-    between_forwards(run, optimizer, own_code, flags=ForwardFlag.TRAINING)
-
-
-def ahead_in_closure(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
-    with run.span(Kind.OPTIMIZER_STEP, site=optimizer):
-        own_code()
-        usual(run, optimizer, lambda: None)
 
 
 def train(
@@ -91,24 +70,15 @@ def train(
     flags: int = OPERATOR,
     held_ns: int = 0,
     reads: tuple[int, ...] = (),
-    read_until: int | None = None,
     step: Step = usual,
     python: int = 0,
 ) -> tuple[RunSummary, HotLine]:
-    """Steps with 10 ms of the loop's own code, sampled in its midst.
-
-    Args:
-        flags, held_ns: Of those samples.
-        reads: Of tensors, ahead of them in the same gap.
-        read_until: When they were noted no longer.
-        step: Where in a step it stands.
-        python: The number of ten samples that meet Python instead.
-    """
+    """Steps with 10 ms of the loop's own code, sampled in its midst; some of ten meet Python."""
     loader, optimizer, line = run.loader(), run.optimizer(), run.site(50)
     seen, samples = stack(run, (12, "dice_loss"), (50, "train")), itertools.count()
 
     def own_code() -> None:
-        for read in reads if read_until is None or run.now < read_until else ():
+        for read in reads:
             run.leaf(Kind.SYNC, 0, site=line, flags=read)
         run.passes_time(5 * MS)
         is_python = next(samples) % 10 < python
@@ -133,22 +103,13 @@ def train(
         ({"python": 6}, 0.0, 0.0),
         # Elsewhere than before a backward it is no loss.
         ({"step": behind_the_update}, 1.0, 0.0),
-        ({"step": ahead_in_closure}, 1.0, 0.0),
-        ({"step": behind_a_teacher}, 1.0, 0.0),
         # What computes with arrays made of tensors is not torch.
-        ({"reads": (ITEM_ON_CPU,)}, 1.0, 1.0),  # a value to be shown
         ({"reads": (ITEM_ON_CPU,) * 8}, 0.0, 0.0),  # a loop over elements
         ({"reads": (NUMPY,)}, 0.0, 0.0),
-        ({"reads": (SyncFlag.TOLIST | SyncFlag.ON_CPU,)}, 0.0, 0.0),
         # Nor what sleeps, or holds the GIL.
         ({"flags": StackFlag.KNOWN}, 0.0, 0.0),
-        (
-            {"flags": StackFlag.KNOWN | StackFlag.RUNS},
-            0.0,
-            0.0,
-        ),  # a library without torch
+        ({"flags": StackFlag.KNOWN | StackFlag.RUNS}, 0.0, 0.0),  # a library without torch
         (PYTHON, 0.0, 0.0),
-        ({"flags": StackFlag.KNOWN | StackFlag.WAITS}, 0.0, 0.0),
     ],
 )
 def test_a_loss_of_torchs_functions_is_the_models_own_work(
@@ -162,7 +123,6 @@ def test_a_loss_of_torchs_functions_is_the_models_own_work(
 @pytest.mark.parametrize(
     ("step", "place"),
     [
-        (behind_zero_grad, BEFORE_BACKWARD),
         (of_gradients, BEFORE_BACKWARD),
         (in_closure, IN_CLOSURE),
         (between_forwards, BETWEEN_FORWARDS),
@@ -180,73 +140,6 @@ def test_a_loss_is_known_wherever_it_stands(tmp_path: Path, step: Step, place: s
         assert (summary.loss_in_loop_s, summary.loss_by_place) == (0.0, {})
 
 
-def test_what_was_an_array_ahead_of_zero_grad_is_no_tensor_behind_it(tmp_path: Path) -> None:
-    def step(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
-        run.forward(5 * MS)
-        run.leaf(Kind.SYNC, 0, flags=NUMPY)
-        run.leaf(Kind.ZERO_GRAD, MS)
-        own_code()
-        run.backward(5 * MS)
-        run.update(optimizer, MS)
-
-    summary, _ = train(FakeRun(), tmp_path, step=step)
-    assert summary.loss_in_loop_s == 0.0
-
-
-def stop_counting(run: FakeRun, after_steps: int) -> int:
-    """Notes that reads of a kind are counted no longer, and returns from when on."""
-    until = run.now + after_steps * 22 * MS
-    run.text(Topic.ENVIRONMENT, {"reads_counted_until": until, "flag": int(SyncFlag.ITEM)})
-    return until
-
-
-@pytest.mark.parametrize(
-    ("counted_steps", "how", "share"),
-    [
-        # What a line computed while reads were counted it computes later.
-        (3, {}, 1.0),
-        (3, {"flags": StackFlag.KNOWN}, 0.0),
-        (3, {"reads": (ITEM_ON_CPU,) * 8}, 0.0),
-        # Of a line that was met only later it is known only if it is Python.
-        (0, {}, None),
-        (0, {"flags": StackFlag.KNOWN}, 0.0),
-        (0, {"reads": (NUMPY,)}, 0.0),
-    ],
-)
-def test_where_reads_are_counted_no_longer(
-    tmp_path: Path, counted_steps: int, how: dict[str, Any], share: float | None
-) -> None:
-    run = FakeRun()
-    until = stop_counting(run, counted_steps)
-    if counted_steps:
-        how = {**how, "read_until": until}
-    summary, line = train(run, tmp_path, **how)
-    assert (line.torch_share, line.loss_share) == (share, share)
-    loss_s = None if share is None else pytest.approx(share * STEPS * 0.010, rel=0.05)
-    assert summary.loss_in_loop_s == loss_s
-
-
-def test_what_is_not_known_is_left_out_of_the_rest(tmp_path: Path) -> None:
-    """One line is met from the beginning, another one only when reads are counted no longer."""
-    run, seen = FakeRun(), 0
-
-    def step(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
-        usual(run, optimizer, own_code)
-        if run.now >= until:
-            run.passes_time(5 * MS)
-            sample(run, seen, flags=OPERATOR)
-            run.passes_time(5 * MS)
-
-    until = stop_counting(run, STEPS // 2)
-    seen = stack(run, (70, "average"))
-    summary, line = train(run, tmp_path, step=step)
-    assert (line.function, line.torch_share) == ("dice_loss", 1.0)
-    shares = {line.function: line.torch_share for line in summary.part_lines}
-    assert shares["average"] is None
-    other_s = summary.ledger.seconds["other"]
-    assert summary.loss_in_loop_s == pytest.approx(other_s, rel=0.05)
-
-
 @pytest.mark.parametrize(
     ("step", "flags", "bottleneck", "share"),
     [
@@ -261,21 +154,6 @@ def test_to_the_verdict_a_loss_of_torchs_functions_is_computing(
     verdict = train(FakeRun(), tmp_path, step=step, flags=flags)[0].verdict
     assert verdict.bottleneck == bottleneck
     assert verdict.share == pytest.approx(share, rel=0.01)
-
-
-def test_python_next_to_a_loss_is_without_it(tmp_path: Path) -> None:
-    run = FakeRun()
-    metric = stack(run, (70, "rank"))
-
-    def step(run: FakeRun, optimizer: int, own_code: Callable[[], None]) -> None:
-        usual(run, optimizer, own_code)
-        run.passes_time(4 * MS)
-        sample(run, metric)
-        run.passes_time(4 * MS)
-
-    verdict = train(run, tmp_path, step=step)[0].verdict
-    # Either has half of the samples, so of the 18 ms as well: 9 of 30 ms a step.
-    assert (verdict.bottleneck, verdict.share) == ("host", pytest.approx(0.3, abs=0.005))
 
 
 def python_at(run: FakeRun, ns: int, line: int) -> None:
@@ -295,13 +173,7 @@ def set_up(
     *,
     usual_ms: int = 0,
 ) -> RunSummary:
-    """Steps of 10 ms.
-
-    Args:
-        python_ms: By step: at line 50, between forward and backward.
-        compiling_ms: The same, by torch.compile.
-        usual_ms: At line 60, in every step.
-    """
+    """Steps of 10 ms; by step, at line 50, Python or compiling; line 60 in every step."""
     loader, optimizer, site = run.loader(), run.optimizer(), run.site(50)
     run.iterate(loader)
     for step in range(LONG):
@@ -349,45 +221,9 @@ def test_what_comes_again_or_later_is_no_matter_of_the_first_steps(
     assert (0 if line is None else line.looks) == looks
 
 
-@pytest.mark.parametrize(
-    ("python_ms", "once_s", "looks"),
-    [
-        pytest.param({0: 4000} | dict.fromkeys(range(1, 24), 40), 3.96, 14, id="and then a phase"),
-        pytest.param({step: 40 * (24 - step) for step in range(24)}, 12.0, 0, id="less and less"),
-        pytest.param(dict.fromkeys(range(8), 400), 3.2, 0, id="in a few steps"),
-    ],
-)
-def test_what_is_set_up_in_the_first_steps_comes_once_however_many_lead_up(
-    tmp_path: Path, python_ms: dict[int, int], once_s: float, looks: int
-) -> None:
-    summary = set_up(FakeRun(), tmp_path, python_ms)
-    assert summary.training.warmup_excluded == max(python_ms) + 1
-    assert summary.once_in_loop_s == pytest.approx(once_s, rel=0.01)
-    line = hottest(summary.part_lines, "other")
-    assert (0 if line is None else line.looks) == looks
-
-
 def test_compiling_comes_once_whenever_it_comes(tmp_path: Path) -> None:
     """Its collections are none of the loop's code, and no second is counted twice."""
     summary = set_up(FakeRun(), tmp_path, {}, {0: 1000, 40: 800}, usual_ms=40)
     assert summary.once_in_loop_s == pytest.approx(1.8, rel=0.001)
     line = hottest(summary.part_lines, "other")
     assert (line.site, line.share) == ("train.py:60", 1.0)
-
-
-def test_compiling_inside_of_a_part_or_of_evaluation_is_none_of_the_loops(tmp_path: Path) -> None:
-    run = FakeRun()
-    loader, validation, optimizer = run.loader(41), run.loader(43), run.optimizer()
-    run.train_pass(loader, optimizer, 30)
-    with run.span(Kind.FORWARD, flags=LEARNS):
-        run.leaf(Kind.COMPILE, 300 * MS, flags=CompileFlag.TOLD)
-    run.backward()
-    run.update(optimizer)
-    run.iterate(validation)
-    run.next(validation)
-    run.leaf(Kind.COMPILE, 300 * MS, flags=CompileFlag.TOLD)
-    run.forward(flags=0)
-    run.stop(validation)
-    run.train_pass(loader, optimizer, 30)
-    summary = run.summary(tmp_path)
-    assert summary.once_in_loop_s == pytest.approx(0.0, abs=30 * US / 1e9)

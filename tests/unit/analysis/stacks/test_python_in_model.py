@@ -28,21 +28,8 @@ def train(
     is_known: bool = False,
     flags: int = 0,
     arrays: int = 0,
-    first_held: int = 0,
-    crowded_of: int = 0,
 ) -> RunSummary:
-    """Steps of 20 ms of forward and 10 of backward, sampled once in each of the two.
-
-    Args:
-        python: Share of the forward that is Python code, as samples meet it.
-        held_ns: For how long it holds up a sample.
-        let_go_at: Where such a sample is taken.
-        is_known: The code is still there then.
-        flags: Of each sample.
-        arrays: Flags of those that meet it.
-        first_held: The number of first steps in which samples are held up anyway.
-        crowded_of: One of that many steps has another thread at work; 0: none has.
-    """
+    """Steps of 20 ms of forward, a share of it Python, and 10 of backward, sampled in each."""
     loader, optimizer = run.loader(), run.optimizer()
     here = stack(run, let_go_at, (50, "train"), file=MODEL)
     there = stack(run, COMPUTE, (50, "train"), file=MODEL)
@@ -52,10 +39,8 @@ def train(
         run.next(loader, MS)
         with run.span(Kind.FORWARD, flags=LEARNS):
             run.passes_time(10 * MS)
-            is_python = step < first_held or (step % 10) < 10 * python
+            is_python = (step % 10) < 10 * python
             known = StackFlag.KNOWN if is_known or not is_python else 0
-            if crowded_of and step % crowded_of == 0:
-                known |= StackFlag.CROWDED
             if is_python:
                 sample(run, here, late=held_ns, held_ns=held_ns, flags=known | flags | arrays)
             else:
@@ -113,7 +98,6 @@ def test_python_in_the_forward_has_its_share_and_line(
         {"held_ns": 60 * US},  # as between two of torch's operators
         {"python": 0.1},  # by so few looks that it may be chance
         {"flags": StackFlag.CROWDED},  # another thread may have been the one
-        {"crowded_of": 10},  # and at the other looks, before it went to wait
     ],
 )
 def test_what_a_model_of_torchs_operators_does_is_no_finding(
@@ -121,8 +105,7 @@ def test_what_a_model_of_torchs_operators_does_is_no_finding(
 ) -> None:
     summary = train(FakeRun(), tmp_path, **healthy)
     assert summary.findings == []
-    if "crowded_of" in healthy:  # of each step's two looks one in ten is
-        assert summary.beside_share == pytest.approx(0.05, abs=0.01)
+    assert summary.beside_share == (1.0 if "flags" in healthy else 0.0)
     assert "Python code inside" not in summary.verdict.headline
 
 
@@ -136,8 +119,6 @@ def test_where_samples_cannot_tell_it_nothing_is_said(tmp_path: Path) -> None:
         assert (summary.python_in_model is None) is (run is not on_device)
         assert "python_in_model" not in [finding.id for finding in summary.findings]
         assert "Python code inside" not in summary.verdict.headline
-    first = train(FakeRun(), tmp_path / "first", python=0.0, first_held=1).python_in_model
-    assert first is None or first.held == 0  # a first forward that imports
 
 
 def train_with_reads(
@@ -150,15 +131,7 @@ def train_with_reads(
     in_steps: int = STEPS,
     counted: int | None = None,
 ) -> RunSummary:
-    """Steps with a forward of 10 ms, and as long as its reads take; the last one at another line.
-
-    Args:
-        reads: Of values in each forward.
-        apart_ns: From one to the next.
-        flags: Of them.
-        in_steps: The number of forwards that read any.
-        counted: The number of forwards in which they are counted; None: all.
-    """
+    """Steps with a forward of 10 ms, and as long as its reads take; the last at another line."""
     site, other = (run.text(Topic.SITE, ["model.py", n, "forward"]) for n in (MASK, OTHER))
     loader, optimizer = run.loader(), run.optimizer()
     run.iterate(loader)

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.events import MS, FakeRun
 
-from trainprof.analysis.timeline.events import nest
-from trainprof.analysis.timeline.intervals import Coverage, own_inside_ns
+from trainprof.analysis.timeline.intervals import Coverage
 from trainprof.record.schema import Kind
 
 WINDOW = (10, 90)
@@ -28,18 +27,6 @@ def test_it_counts_each_moment_once(given_spans, asked):
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
     ]
     assert (covered.starts[1:] > covered.ends[:-1]).all()
-
-
-def test_a_childs_time_is_not_its_parents() -> None:
-    run = FakeRun()
-    start = run.now
-    with run.span(Kind.FORWARD):
-        run.passes_time(10)
-        run.leaf(Kind.TRANSFER, 20)
-        run.passes_time(10)
-    events = run.events()
-    covered = Coverage.of(np.array([[start + 5, start + 15]]), (start, run.now))
-    assert own_inside_ns(covered, events, nest(events)).tolist() == [5, 5]
 
 
 def test_a_collection_in_a_fetch_is_not_waited_for_as_data(tmp_path):

@@ -4,128 +4,90 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from support.cases import STEPS, Planted, case_of, with_summary
-from support.findings import finding_of, high_of, hot_line, in_rows, only, reported
+from support.findings import hot_line, in_rows, is_silent, reports, row
 
 from trainprof.analysis.pipeline.bounds import Interval
-from trainprof.analysis.summary.finding import LIKELY
 
 RULES_HERE = ("sample_by_sample", "slow_collate", "slow_sampler")
 
+ROWS: dict[str, Any] = {"change": {}, "sample_s": 10e-6, "likely": 0.82 / 0.5, "rel": 0.05}
+A_SAMPLER = {"whole_batches": "sampler=sampler"}
 
-@pytest.mark.parametrize(
-    ("loader", "cautions"),
-    [
-        ({}, 0),
+test_sample_by_sample = reports(
+    "sample_by_sample",
+    {
+        "tensors": row(in_rows(), **ROWS, is_at_most=True, cautions=[]),
         # __getitem__ then gets a list of indices.
-        ({"holds_tensors": False}, 1),
+        "samples": row(in_rows().having(holds_tensors=False), **ROWS),
         # A list of samples is put into tensors first: they are in memory twice.
-        ({"holds_tensors": False, "is_stackable": True}, 1),
+        "a list": row(in_rows().having(holds_tensors=False, is_stackable=True), **ROWS),
         # The sampler of training would shuffle evaluation.
-        ({"also_builds": ["evaluation"]}, 0),
-        ({"whole_batches": "sampler=sampler"}, 0),
-        ({"whole_batches": "sampler=sampler", "sampler_takes_epoch": True}, 1),
-    ],
-    ids=["tensors", "samples", "a list", "evaluation too", "a sampler", "a sampler with epochs"],
+        "evaluation too": row(in_rows().having(also_builds=["evaluation"]), **ROWS),
+        "a sampler": row(in_rows().having(**A_SAMPLER), **ROWS),
+        "with epochs": row(in_rows().having(**A_SAMPLER, sampler_takes_epoch=True), **ROWS),
+    },
 )
-def test_sample_by_sample(loader: dict[str, Any], cautions: int) -> None:
-    finding = only(case_of(in_rows().having(**loader)))
-    assert (finding.id, finding.site, finding.change) == ("sample_by_sample", "train.py:41", {})
-    assert (finding.is_at_most, len(finding.cautions)) == (True, cautions)
-    assert finding.evidence["sample_s"] == pytest.approx(10e-6)
-    assert finding.evidence[LIKELY] == pytest.approx(0.82 / 0.5, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    "planted",
-    [
-        in_rows(fetch_s=0.003),  # samples of 0.1 ms are work
-        in_rows(compute_s=0.005),  # 6 % of a step
-        in_rows().having(whole_batches=None),  # it takes lists already
-    ],
-    ids=["work", "a little", "lists"],
+test_what_is_asked_for_as_it_is = is_silent(
+    "sample_by_sample",
+    {
+        "samples of 0.1 ms are work": in_rows(fetch_s=0.003),
+        "6 % of a step": in_rows(compute_s=0.005),
+        "it takes lists already": in_rows().having(whole_batches=None),
+    },
 )
-def test_what_is_asked_for_as_it_is(planted: Planted) -> None:
-    assert finding_of("sample_by_sample", case_of(planted)) is None
+
+WAIT = hot_line("data_wait", 0.56, site="data.py:36", function="__iter__", line_share=0.56)
+AHEAD_OF_ROWS = with_summary(case_of(in_rows(sampler_s=0.002)), part_lines=[WAIT])
 
 
-@pytest.mark.parametrize(
-    ("planted", "site", "times"),
-    [
-        pytest.param(
-            Planted(workers=4, fetch_s=0.004, compute_s=0.01, sampler_s=0.02),
-            *("train.py:41", 3.0 / (1 - 0.25 * 2 / 3)),
-            id="beside workers",
-        ),
-        pytest.param(in_rows(sampler_s=0.002), "data.py:36", None, id="ahead of rows"),
-        pytest.param(
-            Planted(
-                workers=2,
-                fetch_s=0.002,
-                compute_s=0.01,
-                sampler_s=0.0015,
-                receive_s=Interval.exactly(0.003),
-            ),
-            *("train.py:41", None),
-            id="beside what handing over costs anyway",
-        ),
-    ],
+def drawing(fetch_s: float, sampler_s: float, receive_s: float) -> Planted:
+    handed_over = Interval.exactly(receive_s)
+    how = {"sampler_s": sampler_s, "receive_s": handed_over}
+    return Planted(workers=2, fetch_s=fetch_s, compute_s=0.01, **how)
+
+
+test_slow_sampler = reports(
+    "slow_sampler",
+    {
+        "beside workers": row(drawing(0.002, 0.02, 0.0), high=3.6, rel=0.15),
+        "ahead of rows": row(AHEAD_OF_ROWS, "data.py:36"),
+        "beside what handing over costs anyway": row(drawing(0.002, 0.0015, 0.003)),
+    },
 )
-def test_slow_sampler(planted: Planted, site: str, times: float | None) -> None:
-    wait = hot_line("data_wait", 0.56, site="data.py:36", function="__iter__", line_share=0.56)
-    lines = [wait] if site == "data.py:36" else []
-    finding = only(with_summary(case_of(planted), part_lines=lines))
-    assert (finding.id, finding.site, len(finding.cautions)) == ("slow_sampler", site, 1)
-    assert times is None or high_of(finding) == pytest.approx(times, rel=0.15)
+test_quick_sampler = is_silent("slow_sampler", {"quick": drawing(0.002, 0.0001, 0.003)})
 
 
-def collating(**loader: Any) -> Planted:
-    return Planted(fetch_s=0.03, running=1.0, compute_s=0.02, collate=0.8).having(**loader)
+def collating(collate: float | None = 0.8, **loader: Any) -> Planted:
+    return Planted(fetch_s=0.03, running=1.0, compute_s=0.02, collate=collate).having(**loader)
+
+
+def busy_worker() -> Planted:
+    """Each batch is made in time, and handed over late: its worker is at the next one."""
+    how = {"fetch_s": 0.024, "running": 1.0, "compute_s": 0.016, "collate": 0.99}
+    planted = Planted(workers=1, receive_s=Interval.exactly(0.009), **how)
+    return planted.having(receive_s=0.009 * STEPS, receive_cpu_s=0.001 * STEPS)
 
 
 # Whoever takes more than the dataset has is the function, or called by it.
-ITS_LINE, ANY_LINE = (hot_line("making batches", share, site="data.py:33") for share in (0.7, 0.15))
+ITS_LINE = collating(hot_lines=[hot_line("making batches", 0.7, site="data.py:33")])
+ANY_LINE = collating(hot_lines=[hot_line("making batches", 0.15, site="data.py:33")])
+MOST = {"high": 0.05 / 0.026, "collate_per_batch_s": 0.024, "rel": 0.25}
 
-
-@pytest.mark.parametrize(
-    ("planted", "site", "times"),
-    [
-        pytest.param(collating(), "data.py:30", 0.05 / 0.026, id="serial"),
-        pytest.param(
-            collating(hot_lines=[ITS_LINE]), "data.py:33", 0.05 / 0.026, id="a line of it"
-        ),
-        pytest.param(collating(hot_lines=[ANY_LINE]), "data.py:30", 0.05 / 0.026, id="any line"),
-        # Each is made in time, and handed over late: its worker is at the next one.
-        pytest.param(
-            Planted(
-                workers=1,
-                fetch_s=0.024,
-                running=1.0,
-                compute_s=0.016,
-                collate=0.99,
-                receive_s=Interval.exactly(0.009),
-            ).having(receive_s=0.009 * STEPS, receive_cpu_s=0.001 * STEPS),
-            *("data.py:30", 0.025 / 0.017),
-            id="a busy worker",
-        ),
-    ],
+test_slow_collate = reports(
+    "slow_collate",
+    {
+        "serial": row(collating(), "data.py:30", **MOST),
+        "a line of it": row(ITS_LINE, "data.py:33", **MOST),
+        "any line": row(ANY_LINE, "data.py:30", **MOST),
+        "a busy worker": row(busy_worker(), "data.py:30", high=0.025 / 0.017, rel=0.25),
+    },
 )
-def test_slow_collate(planted: Planted, site: str, times: float) -> None:
-    finding = only(case_of(planted))
-    assert (finding.id, finding.site) == ("slow_collate", site)
-    assert finding.evidence["collate_per_batch_s"] == pytest.approx(0.024, rel=0.02)
-    assert high_of(finding) == pytest.approx(times, rel=0.25)
-
-
-@pytest.mark.parametrize("collate", [0.3, None])
-def test_a_collate_function_that_does_little_or_is_torchs_own(collate: float | None) -> None:
-    planted = Planted(fetch_s=0.03, running=1.0, compute_s=0.02, collate=collate)
-    assert reported(case_of(planted)) == ["serial_loading"]
-
-
-def test_what_is_prepared_in_time() -> None:
-    handed_over = {"receive_s": Interval.exactly(0.003), "sampler_s": 0.0001}
-    for how in ({"fetch_s": 0.01, "collate": 0.9}, {"fetch_s": 0.002, **handed_over}):
-        compute_s = 0.02 if "collate" in how else 0.01
-        assert reported(case_of(Planted(workers=2, compute_s=compute_s, **how))) == []
+test_a_collate_function_that_does_little = is_silent(
+    "slow_collate",
+    {
+        "a third": collating(0.3),
+        "torch's own": collating(None),
+        "in time": Planted(workers=2, fetch_s=0.01, compute_s=0.02, collate=0.9),
+    },
+)

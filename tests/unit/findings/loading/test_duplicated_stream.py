@@ -9,31 +9,11 @@ import pytest
 from support.cases import Planted, case_of
 from support.events import FakeRun
 
-from trainprof.analysis.loading.workers import WorkerStream, equal_workers, recorded_stream
+from trainprof.analysis.loading.workers import WorkerStream, equal_workers
 from trainprof.findings.diagnose import diagnose
 from trainprof.record.schema import Topic
 
 SAMPLES = tuple(range(8))
-
-
-@pytest.mark.parametrize(
-    ("notes", "expected"),
-    [
-        ([], WorkerStream(None, (), asked_for_worker=False)),
-        (
-            [{"first_samples": {"base_seed": 7, "checksums": [1, 2]}}, {"asked_for_worker": True}],
-            WorkerStream(7, (1, 2), asked_for_worker=True),
-        ),
-        # Damage.
-        (["nothing", {"first_samples": 3}], WorkerStream(None, (), asked_for_worker=False)),
-        (
-            [{"first_samples": {"base_seed": "7", "checksums": ["1", 2]}}],
-            WorkerStream(None, (2,), asked_for_worker=False),
-        ),
-    ],
-)
-def test_notes_of_a_worker(notes: list[Any], expected: WorkerStream) -> None:
-    assert recorded_stream(notes) == expected
 
 
 @pytest.mark.parametrize(

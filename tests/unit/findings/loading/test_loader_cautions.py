@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +85,6 @@ def test_what_a_change_needs_and_alters(
     says(*(f"first: {text}" for text in first), *(f"note: {text}" for text in altered))
 
 
-def test_workers_for_each_step_need_one_iterator_first() -> None:
-    loader = Planted(passes=10).loader
-    each = replace(loader, passes=loader.iterations)
-    assert needed_first(each, TWO) == [one_iterator(each)]
-    assert needed_first(each, {"pin_memory": True}) == []
-    assert needed_first(loader, TWO) == []
-
-
 @pytest.mark.parametrize(
     ("workers", "loader"),
     [
@@ -148,13 +139,6 @@ def resumed(run: FakeRun, loader: int) -> None:
     give(run, loader, 5, 6, 7, 8)
 
 
-def made_and_dropped(run: FakeRun, loader: int) -> None:
-    run.iterate(loader)
-    run.iterate(loader)
-    give(run, loader, 1, 2, 3, 4)
-    run.stop(loader)
-
-
 @pytest.mark.parametrize(
     ("use", "overlaps"),
     [
@@ -162,7 +146,6 @@ def made_and_dropped(run: FakeRun, loader: int) -> None:
         (evaluated_meanwhile, True),
         (left_early, False),
         (resumed, False),
-        (made_and_dropped, False),
     ],
 )
 def test_whether_epochs_of_a_loader_overlap(
@@ -176,23 +159,6 @@ def test_whether_epochs_of_a_loader_overlap(
     (recorded,) = run.summary(tmp_path).loaders
     assert recorded.overlaps is overlaps
     assert recorded.may_keep_workers is not overlaps
-
-
-@pytest.mark.parametrize(
-    ("numbers", "is_new"), [((1, 2, 3, 4), True), ((1, 1, 1, 1), False), ((1, 1, 2, 2), False)]
-)
-def test_whether_recreated_loaders_have_new_datasets(
-    tmp_path: Path, numbers: tuple[int, ...], is_new: bool
-) -> None:
-    run = FakeRun()
-    loader, optimizer = run.loader(num_workers=2), run.optimizer()
-    for number in numbers:
-        run.mark(Kind.LOADER_BUILT, site=loader, value=number)
-        # What older runs had besides: numbers of samplers and collate functions.
-        run.mark(94, site=loader, value=number)
-        run.train_pass(loader, optimizer, 4)
-    (recorded,) = run.summary(tmp_path).loaders
-    assert (recorded.is_rebuilt, recorded.is_of_new_parts) == (True, is_new)
 
 
 @pytest.mark.parametrize("line", [10, 11])

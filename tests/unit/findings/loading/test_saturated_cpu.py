@@ -6,13 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 from support import summaries
 from support.cases import STEPS, Planted, case_of, with_summary
-from support.findings import finding_of, high_of, hot_line, only
+from support.findings import hot_line, is_silent, reports, row
 
 from trainprof.analysis.pipeline.bounds import Interval
-from trainprof.analysis.summary.finding import LIKELY
 from trainprof.findings.loading.waiting import SAMPLING, UNKNOWN, Cause
 from trainprof.findings.run_context import RunContext
 
@@ -34,12 +32,9 @@ def beside(
     """Two workers that make a batch in less time than the 20 ms that one is computed with.
 
     Args:
-        alone_s: To compute with a batch while workers idle.
-        alone: Which batches are.
+        alone_s: To compute with a batch while workers idle; `alone`: which batches are.
         runnable: Share of a batch's making that waits for a core.
         each_tenth_s: What each tenth batch takes longer.
-        device: That computes.
-        cause: Why training waits.
     """
     planted = Planted(
         workers=2, fetch_s=0.012, running=0.6, compute_s=0.02, passes=PASSES, is_persistent=True
@@ -57,43 +52,8 @@ def beside(
     return replace(context, feeding=[feeder])
 
 
-@pytest.mark.parametrize("cause", [None, UNKNOWN])
-def test_computing_that_takes_twice_as_long_beside_workers(cause: str | None) -> None:
-    finding = finding_of("saturated_cpu", beside(cause=cause))
-    assert finding is not None
-    assert (finding.site, finding.change, finding.is_at_most) == ("train.py:41", {}, True)
-    saved_s = 0.01 * (IN_PASS - 12) / (IN_PASS - 2)  # of a mean batch
-    step_s = finding.evidence["batch_s"]
-    assert finding.evidence[LIKELY] == pytest.approx(step_s / (step_s - saved_s), 0.05)
-
-
-@pytest.mark.parametrize(
-    "healthy",
-    [
-        pytest.param({"alone_s": 0.02}, id="as long"),
-        pytest.param({"alone_s": 0.03}, id="longer alone"),
-        pytest.param({"alone_s": 0.0195}, id="hardly longer"),
-        pytest.param({"runnable": 0.05}, id="no waiting for cores"),
-        pytest.param({"alone": AT_ENDS[-11:], "runnable": 0.2}, id="alone at the run's end only"),
-        pytest.param({"alone": AT_ENDS[9:11] + AT_ENDS[-2:], "runnable": 0.2}, id="too few alone"),
-        pytest.param({"alone": [0, IN_PASS - 1, IN_PASS, STEPS - 1]}, id="at borders of passes"),
-        pytest.param({"alone_s": 0.02, "each_tenth_s": 0.2}, id="work that comes now and then"),
-        pytest.param({"alone": [], "runnable": 0.2}, id="never alone and little waiting"),
-        pytest.param({"device": "cuda"}, id="a device computes on no core"),
-        pytest.param({"cause": SAMPLING}, id="training waits for something else"),
-    ],
-)
-def test_cores_that_are_not_crowded(healthy: dict[str, Any]) -> None:
-    assert finding_of("saturated_cpu", beside(**healthy)) is None
-
-
-@pytest.mark.parametrize(
-    ("own", "host", "is_reported"), [(190.0, 95.0, True), (150.0, 99.9, False)]
-)
-def test_of_workers_that_are_never_idle_the_model_is_asked(
-    own: float, host: float, is_reported: bool
-) -> None:
-    """Unless other programs may be why all wait for cores."""
+def never_alone(own: float, host: float) -> RunContext:
+    """The model is asked, unless other programs may be why all wait for cores."""
     context = beside(alone=[])
     [feeder] = context.feeding
     assert feeder.inputs is not None
@@ -112,11 +72,7 @@ def test_of_workers_that_are_never_idle_the_model_is_asked(
         "pressure_some_share": 0.5,
     }
     context = replace(context, feeding=[replace(feeder, inputs=inputs)])
-    context = with_summary(context, system=summaries.system(cpu=cpu))
-    assert (finding_of("saturated_cpu", context) is not None) is is_reported
-
-
-FULL: dict[str, Any] = {"fetch_s": 0.08, "running": 1.0, "compute_s": 0.01, "cores": 2}
+    return with_summary(context, system=summaries.system(cpu=cpu))
 
 
 def short_of_cores() -> Planted:
@@ -128,33 +84,34 @@ def short_of_cores() -> Planted:
     )
 
 
-def that_answers_late() -> Planted:
-    """A worker that computes takes long to hand its batches over."""
-    receiving = {"receive_s": Interval.exactly(0.02)}
-    planted = Planted(workers=2, **{**FULL, "fetch_s": 0.07, "compute_s": 0.005}, **receiving)
-    return planted.having(receive_s=0.02 * STEPS, receive_cpu_s=0.001 * STEPS)
+FULL = Planted(workers=2, fetch_s=0.08, running=1.0, compute_s=0.01, cores=2)
+LINE = hot_line("making batches")
+ONE_CORE = Planted(fetch_s=0.03, running=1.0, compute_s=0.03, cores=1)
+MOST: dict[str, Any] = {"change": {}, "is_at_most": True}
+SAVED_S = 0.01 * (IN_PASS - 12) / (IN_PASS - 2)  # of a mean batch of 20 ms
+TWICE = {**MOST, "likely": 0.019 / (0.019 - SAVED_S), "rel": 0.1, "is_only": False}
 
-
-@pytest.mark.parametrize(
-    ("planted", "site", "times"),
-    [
-        pytest.param(
-            Planted(workers=2, **FULL).having(hot_lines=[hot_line("making batches")]),
-            *("data.py:12", 3.0),
-            id="its line",
-        ),
-        pytest.param(
-            Planted(fetch_s=0.03, running=1.0, compute_s=0.03, cores=1),
-            *("train.py:41", 1.5),
-            id="one core, no workers",
-        ),
+test_saturated_cpu = reports(
+    "saturated_cpu",
+    {
+        "its line": row(FULL.having(hot_lines=[LINE]), "data.py:12", high=(3.0, 20.0), **MOST),
+        "one core, no workers": row(ONE_CORE, high=(1.5, 20.0), **MOST),
         # Without running nobody waits for a core: nothing is left of making batches.
-        pytest.param(short_of_cores(), "train.py:41", 6.0, id="long waits for a core"),
-        pytest.param(that_answers_late(), "train.py:41", 3.0, id="a worker that answers late"),
-    ],
+        "long waits for a core": row(short_of_cores(), high=(6.0, 90.0), **MOST),
+        "twice as long beside workers": row(beside(), **TWICE),
+        "so for an unknown cause": row(beside(cause=UNKNOWN), **TWICE),
+        "workers are never idle": row(never_alone(190.0, 95.0), is_only=False),
+    },
 )
-def test_saturated_cpu(planted: Planted, site: str, times: float) -> None:
-    finding = only(case_of(planted))
-    assert (finding.id, finding.site, finding.change) == ("saturated_cpu", site, {})
-    assert finding.is_at_most
-    assert high_of(finding) > times
+test_cores_that_are_not_crowded = is_silent(
+    "saturated_cpu",
+    {
+        "as long": beside(alone_s=0.02),
+        "no waiting for cores": beside(runnable=0.05),
+        "alone at the run's end only": beside(alone=AT_ENDS[-11:], runnable=0.2),
+        "work that comes now and then": beside(alone_s=0.02, each_tenth_s=0.2),
+        "a device computes on no core": beside(device="cuda"),
+        "training waits for something else": beside(cause=SAMPLING),
+        "other programs have them": never_alone(150.0, 99.9),
+    },
+)

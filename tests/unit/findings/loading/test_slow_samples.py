@@ -4,63 +4,45 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from support.cases import STEPS, Planted, case_of
-from support.findings import finding_of, only, reported
+from support.findings import finding_of, is_silent, reports, row
 
 from trainprof.analysis.pipeline.bounds import Interval
-from trainprof.analysis.summary.loader import BLOCKED, RECEIVE
 
-BURSTS: dict[str, Any] = {"fetch_s": 0.003, "compute_s": 0.0126, "passes": 1}
+FEW: dict[str, Any] = {"slow_indices": list(range(STEPS // 40)), "is_at_most": True, "change": {}}
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"fetch_s": 0.01, "compute_s": 0.01},
+def slow(each_s: float, **how: Any) -> Planted:
+    return Planted(workers=2, fetch_s=each_s, compute_s=each_s, slow_every=40, **how)
+
+
+def uneven(late: float = 1.0) -> Planted:
+    planted = Planted(workers=2, fetch_s=0.003, compute_s=0.0126, passes=1, bursts=(30, 11, 13.3))
+    return planted.having(blocked_s=late * planted.loader.wait_total_s)
+
+
+# Without any wait a step would take 12.6 ms.
+MEAN = uneven().step_s.mean() / 0.0126
+AHEAD: dict[str, Any] = {"change": {"prefetch_factor": 8}, "low": (1, MEAN), "high": (MEAN, 2)}
+
+test_slow_samples = reports(
+    "slow_samples",
+    {
+        "samples": row(slow(0.01), slowest_s=0.19, **FEW),
         # A batch is late now and then; that each takes 2 ms to be taken over is another matter.
-        {"fetch_s": 0.006, "compute_s": 0.006, "receive_s": Interval.exactly(0.002)},
-    ],
-    ids=["samples", "beside what handing over costs"],
+        "beside what handing over costs": row(
+            slow(0.006, receive_s=Interval.exactly(0.002)), slowest_s=19 * 0.006, **FEW
+        ),
+        "batches of uneven cost": row(uneven(), **AHEAD),
+    },
 )
-def test_slow_samples(how: dict[str, Any]) -> None:
-    finding = only(case_of(Planted(workers=2, slow_every=40, **how)))
-    assert (finding.id, finding.site, finding.change) == ("slow_samples", "train.py:41", {})
-    assert finding.is_at_most
-    assert finding.evidence["slow_indices"] == list(range(STEPS // 40))
-    assert finding.evidence["slowest_s"] == pytest.approx(19 * how["fetch_s"])
+test_batches_that_were_there = is_silent("slow_samples", {"in time": uneven(late=0.1)})
 
 
 def test_samples_that_begin_a_part_of_the_data_are_not_to_be_left_out() -> None:
-    planted = Planted(workers=2, fetch_s=0.01, compute_s=0.01, slow_every=40)
+    planted = slow(0.01)
     assert planted.loader.fetch is not None
-    samples = planted.loader.fetch.slow_samples
-    slow = [{**sample, "index": 1000 * number} for number, sample in enumerate(samples)]
-    finding = finding_of("slow_samples", case_of(planted.having(fetch={"slow_samples": slow})))
+    samples = enumerate(planted.loader.fetch.slow_samples)
+    begins = [{**sample, "index": 1000 * number} for number, sample in samples]
+    finding = finding_of("slow_samples", case_of(planted.having(fetch={"slow_samples": begins})))
     assert finding is None or "slow_indices" not in finding.evidence
-
-
-def test_batches_of_uneven_cost_want_more_of_them_ahead() -> None:
-    planted = Planted(workers=2, bursts=(30, 11, 13.3), **BURSTS)
-    finding = only(case_of(planted))
-    assert (finding.id, finding.site) == ("slow_samples", "train.py:41")
-    assert finding.change == {"prefetch_factor": 8}
-    low, high = finding.predicted_speedup or (0, 0)
-    # Without any wait a step would take 12.6 ms.
-    assert low < planted.step_s.mean() / 0.0126 < high
-    # Batches that were there are not late.
-    in_time = planted.having(blocked_s=0.1 * planted.loader.wait_total_s)
-    assert reported(case_of(in_time)) == []
-
-
-def test_late_batches_are_named_beside_what_handing_over_costs() -> None:
-    # Of 15.0 ms a step 0.9 are for late batches, and 1.5 ms for taking over any.
-    receiving = {"receive_s": Interval.exactly(0.0015)}
-    context = case_of(Planted(workers=2, bursts=(30, 11, 12.8), **BURSTS, **receiving))
-    assert context.feeding[0].now is not None
-    parts_s = context.feeding[0].now.bound.parts_s
-    assert 0.05 * sum(parts_s.values()) < parts_s[BLOCKED] < parts_s[RECEIVE]
-    finding = only(context)
-    assert finding.id == "slow_samples"
-    # More batches ahead delay none.
-    assert (finding.predicted_speedup or (0, 0))[0] == 1.0

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from support.cases import Planted, case_of
-from support.findings import only, reported
+from support.cases import Planted
+from support.findings import Row, is_silent, reports, row
 
 
 def reading(workers: int = 2, **fetch: Any) -> Planted:
@@ -14,32 +13,25 @@ def reading(workers: int = 2, **fetch: Any) -> Planted:
     return planted.having(fetch=fetch)
 
 
-def calls(read: float | None, count: float | None) -> list[dict[str, float | None]]:
-    row = {"read_bytes_per_s": read, "read_calls_per_s": count}
-    return [{"worker": number, **row} for number in range(2)]
+def calls(read: float | None, count: float | None) -> Planted:
+    figures = {"read_bytes_per_s": read, "read_calls_per_s": count}
+    return reading(per_worker=[{"worker": number, **figures} for number in range(2)])
 
 
-@pytest.mark.parametrize(
-    ("planted", "brings"),
-    [
-        (reading(per_worker=calls(None, None)), None),
-        (reading(per_worker=calls(40e6, 2000)), 20_000),
-        (reading(per_worker=calls(400e6, 200)), 2_000_000),
-    ],
-    ids=["calls are unknown", "small reads", "large reads"],
+def of_reads(planted: Planted, brings: float | None) -> Row:
+    return row(planted, reading_share=0.9, a_read_brings_bytes=brings, is_at_most=True)
+
+
+# Forty workers at one disk: no more are tried.
+FORTY = Planted(workers=40, fetch_s=0.8, running=0.3, reading=0.4, compute_s=0.005, cores=40)
+
+test_storage_bound = reports(
+    "storage_bound",
+    {
+        "calls are unknown": of_reads(calls(None, None), None),
+        "small reads": of_reads(calls(40e6, 2000), 20_000.0),
+        "large reads": of_reads(calls(400e6, 200), 2_000_000.0),
+        "neither workers nor cores are short": row(FORTY),
+    },
 )
-def test_storage_bound(planted: Planted, brings: float | None) -> None:
-    finding = only(case_of(planted))
-    assert (finding.id, finding.site, finding.is_at_most) == ("storage_bound", "train.py:41", True)
-    assert finding.evidence["reading_share"] == pytest.approx(0.9)
-    assert finding.evidence["a_read_brings_bytes"] == brings
-
-
-def test_without_bytes_read_it_is_no_disk() -> None:
-    assert "storage_bound" not in reported(case_of(reading(4, read_bytes=0)))
-
-
-def test_much_reading_is_named_where_neither_workers_nor_cores_are_short() -> None:
-    # Forty workers at one disk: no more are tried.
-    planted = Planted(workers=40, fetch_s=0.8, running=0.3, reading=0.4, compute_s=0.005, cores=40)
-    assert reported(case_of(planted)) == ["storage_bound"]
+test_no_disk = is_silent("storage_bound", {"no bytes are read": reading(4, read_bytes=0)})

@@ -4,34 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from support.cases import STEPS, healthy, with_summary
-from support.findings import high_of, only, reported
+from support.findings import is_silent, reports, row
 
 from trainprof.findings.run_context import RunContext
 
 
-def collecting(gc_s: float, full_collections: int = 0) -> RunContext:
+def collecting(gc_s: float, full_collections: int) -> RunContext:
     context = healthy(parts={"gc": gc_s})
     training = replace(context.summary.training, steps=STEPS)
-    context = with_summary(context, training=training)
-    return replace(context, full_collections=full_collections)
+    return replace(with_summary(context, training=training), full_collections=full_collections)
 
 
-@pytest.mark.parametrize(
-    ("full_collections", "cautions"), [(0, 1), (4, 1), (STEPS, 0)], ids=["none", "four", "called"]
+# A fifth goes; what remains may get faster by a quarter of that share.
+GOES = {"saved_s": 0.5, "is_at_most": True, "high": (1.25, 1.38)}
+
+test_gc_pauses = reports(
+    "gc_pauses",
+    {
+        "by itself": row(collecting(0.5, 4), None, **GOES),
+        "called": row(collecting(0.5, STEPS), None, cautions=[], **GOES),
+    },
 )
-def test_gc_pauses(full_collections: int, cautions: int) -> None:
-    finding = only(collecting(0.5, full_collections))
-    assert (finding.id, finding.is_at_most) == ("gc_pauses", True)
-    assert finding.recoverable_s == pytest.approx(0.5)
-    # A fifth goes; what remains may get faster by a quarter of that share.
-    assert high_of(finding) == pytest.approx(1.25 / 0.95, rel=0.05)
-    assert len(finding.cautions) == cautions
-
-
-@pytest.mark.parametrize(
-    "context", [collecting(0.05), collecting(0.5, 2)], ids=["little", "two walks are no habit"]
+test_collections_that_are_no_finding = is_silent(
+    "gc_pauses", {"little": collecting(0.05, 0), "two are no habit": collecting(0.5, 2)}
 )
-def test_collections_that_are_no_finding(context: RunContext) -> None:
-    assert reported(context) == []

@@ -4,57 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from support.cases import healthy, idle_device, on_device, with_summary
-from support.findings import finding_of, high_of, only, reported
+from support.findings import is_silent, reports, row
 
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.summary.code import Numerics
+from trainprof.findings.run_context import RunContext
 
 
-def double(*sites: str, kind: str = "float64", **settings: Any) -> TorchSettings:
-    return TorchSettings(numerics=Numerics(kind, "unknown", [*sites]), **settings)
+def double(*sites: str, kind: str = "float64", **settings: Any) -> RunContext:
+    """Nearly all of 2 s is computing."""
+    numerics = Numerics(kind, "unknown", [*sites])
+    return healthy(torch=TorchSettings(numerics=numerics, **settings))
 
 
-@pytest.mark.parametrize(
-    ("sites", "site"),
-    [([], None), (["train.py:9"], "train.py:9"), (["train.py:9", "data.py:4"], None)],
+ON_DEVICE = with_summary(on_device(double()), devices=[idle_device({})])
+HALF = {"low": 1.0, "high": (1.5, 2.5), "saved_s": (0.9, 1.05), "is_at_most": True}
+
+test_double_precision = reports(
+    "double_precision",
+    {
+        "of no known line": row(double(), None, **HALF),
+        "of a line": row(double("train.py:9"), "train.py:9", **HALF),
+        "of two lines": row(double("train.py:9", "data.py:4"), None, **HALF),
+        # torch has fast ones for float32 alone; a batch takes the two workers 1 ms.
+        "convolutions": row(
+            double(convolves_in_float64=True), None, saved_s=(1.35, 1.6), high=(6.0, 20.0)
+        ),
+        "on a device": row(ON_DEVICE, None, predicted_speedup=None, is_only=False),
+    },
 )
-def test_double_precision(sites: list[str], site: str | None) -> None:
-    finding = only(healthy(torch=double(*sites)))
-    assert (finding.id, finding.site, finding.is_at_most) == ("double_precision", site, True)
-    assert len(finding.cautions) == 1
-    assert len(finding.also) == (len(sites) > 1)
-    assert finding.predicted_speedup is not None
-    low, high = finding.predicted_speedup
-    assert low == 1 < 1.5 < high < 2.5
-    assert finding.recoverable_s == pytest.approx(
-        0.5 * finding.evidence["computing_share"] * 2, rel=0.1
-    )
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [double(kind="float32"), double(decomposes_in_float64=True)],
-    ids=["single", "meant"],
+test_what_is_single_or_meant = is_silent(
+    "double_precision",
+    {"single": double(kind="float32"), "meant": double(decomposes_in_float64=True)},
 )
-def test_what_is_single_or_meant(settings: TorchSettings) -> None:
-    assert reported(healthy(torch=settings)) == []
-
-
-def test_on_a_device_the_gain_is_unknown() -> None:
-    context = with_summary(on_device(healthy(torch=double())), devices=[idle_device({})])
-    finding = finding_of("double_precision", context)
-    assert finding is not None
-    assert finding.predicted_speedup is None
-    assert len(finding.cautions) == 1
-
-
-def test_convolutions_may_gain_more() -> None:
-    """torch has its fast ones for float32 alone."""
-    plain = only(healthy(torch=double()))
-    finding = only(healthy(torch=double(convolves_in_float64=True)))
-    # A batch takes the two workers 1 ms, whatever the model does.
-    assert high_of(finding) > 3 * high_of(plain)
-    part = finding.evidence["computing_share"]
-    assert finding.recoverable_s == pytest.approx(0.75 * part * 2, rel=0.1)

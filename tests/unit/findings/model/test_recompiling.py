@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from support.cases import Planted, case_of
-from support.findings import only, reported
+from support.findings import is_silent, reports, row
 
 from trainprof.analysis.summary.code import Compilation
-from trainprof.analysis.summary.finding import LIKELY
+from trainprof.findings.run_context import RunContext
 
 
 def compiled(again: int, again_s: float, versions: int = 4, **changes: Any) -> Compilation:
@@ -18,33 +17,30 @@ def compiled(again: int, again_s: float, versions: int = 4, **changes: Any) -> C
     return replace(plain, **changes)
 
 
-@pytest.mark.parametrize(
-    ("known", "is_of_shapes"),
-    [
-        pytest.param(
-            [compiled(1, 0.2, site="train.py:50"), compiled(3, 1.3)], True, id="two lines"
-        ),
-        pytest.param([compiled(7, 1.5, 8)], True, id="at torch's limit"),
-        pytest.param([compiled(7, 1.5, again_for=["shape"])], True, id="shapes"),
-        pytest.param([compiled(7, 1.5, again_for=["number"])], False, id="a number"),
-    ],
-)
-def test_recompiling(known: list[Compilation], is_of_shapes: bool) -> None:
-    context = case_of(Planted(workers=2, fetch_s=0.002, compute_s=0.02), compilations=known)
-    finding = only(context)
-    assert (finding.id, finding.site, finding.is_at_most) == ("recompiling", "train.py:60", True)
-    assert finding.recoverable_s == pytest.approx(1.5)
-    assert finding.evidence["again"] == sum(x.again for x in known)
-    assert finding.evidence[LIKELY] == pytest.approx(1 / (1 - 1.5 / context.training_s))
-    assert bool(finding.cautions) is is_of_shapes
-    assert bool(finding.also) is any(x.most_versions == 8 for x in known)
-
-
-@pytest.mark.parametrize(
-    "known",
-    [[compiled(0, 0.0)], [compiled(1, 1.5)], [compiled(2, 0.15)], []],
-    ids=["once", "one more version", "a small part", "nothing"],
-)
-def test_compiling_that_is_no_fault(known: list[Compilation]) -> None:
+def run_with(*known: Compilation) -> RunContext:
+    """4 s of training."""
     planted = Planted(workers=2, fetch_s=0.002, compute_s=0.02)
-    assert reported(case_of(planted, compilations=known)) == []
+    return case_of(planted, compilations=[*known])
+
+
+OTHER = compiled(1, 0.2, site="train.py:50")
+AT = ("train.py:60",)
+ALL: dict[str, Any] = {"saved_s": 1.5, "likely": 1 / (1 - 1.5 / 4.0), "is_at_most": True}
+
+test_recompiling = reports(
+    "recompiling",
+    {
+        "two lines": row(run_with(OTHER, compiled(3, 1.3)), *AT, again=4, **ALL),
+        "at torch's limit": row(run_with(compiled(7, 1.5, 8)), *AT, again=7, **ALL),
+        "shapes": row(run_with(compiled(7, 1.5, again_for=["shape"])), *AT, **ALL),
+        "a number": row(run_with(compiled(7, 1.5, again_for=["number"])), *AT, **ALL, cautions=[]),
+    },
+)
+test_compiling_that_is_no_fault = is_silent(
+    "recompiling",
+    {
+        "once": run_with(compiled(0, 0.0)),
+        "one more version": run_with(compiled(1, 1.5)),
+        "a small part": run_with(compiled(2, 0.15)),
+    },
+)

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 from support.cases import healthy, on_device
-from support.findings import finding_of, only, reported
+from support.findings import Row, is_silent, reports, row
 
-from trainprof.analysis.model.optimizer_builder import OptimizerCall, minded_of
 from trainprof.analysis.model.torch_settings import (
     LoopedOptimizer,
     OwnOptimizer,
@@ -17,10 +16,9 @@ from trainprof.analysis.model.torch_settings import (
     torch_settings,
 )
 from trainprof.analysis.run.metadata import Metadata
-from trainprof.analysis.summary.finding import LIKELY, OPTIMIZER_BUILDERS, OTHER_OPTIMIZERS
+from trainprof.analysis.summary.finding import OPTIMIZER_BUILDERS, OTHER_OPTIMIZERS
 from trainprof.findings.run_context import RunContext
 from trainprof.record.schema import Topic
-from trainprof.tune.candidates import plan
 
 FUSED = {"fused": True}
 
@@ -45,155 +43,75 @@ def loops(
     return LoopedOptimizer(name, tensors, f"train.py:{line}", spent_s=spent_s, **more)
 
 
+def saving(
+    low_s: float, high_s: float, context: RunContext, site: str = "train.py:60", **fields: Any
+) -> Row:
+    ends = {"low": 1 / (1 - low_s / 3), "high": 1 / (1 - high_s / 3)}
+    return row(context, site, rel=0.05, **{"change": FUSED, **ends, **fields})
+
+
 def lion(spent_s: float = 1.0, tensors: int = 60) -> OwnOptimizer:
     return OwnOptimizer("Lion", tensors, "lion.py:9", spent_s)
 
 
+ADAM = with_optimizers(loops())
 BY_TRAINER = loops(built_by="transformers")
 BY_BASELINES = loops("Adam", spent_s=0.5, built_by="stable_baselines3")
-
-
-@pytest.mark.parametrize(
-    ("context", "site", "change", "saved_s"),
-    [
-        pytest.param(with_optimizers(loops()), 60, FUSED, (0.4, 0.9), id="one"),
-        pytest.param(
-            with_optimizers(loops("Adam", 30, 60, 0.4), loops("Adam", 50, 61, 0.6)),
-            *(61, FUSED, (0.4, 0.9)),
-            id="two lines",
-        ),
-        pytest.param(
-            with_optimizers(loops("AdamW", 30, 60, 0.5), loops("SGD", 30, 61, 0.5)),
-            *(60, FUSED, (0.3, 0.825)),
-            id="each by its class",
-        ),
-        pytest.param(
-            with_optimizers(*[loops("Adam", 30, 6, 0.125)] * 8),
-            *(6, FUSED, (0.4, 0.9)),
-            id="for each task",
-        ),
-        pytest.param(
-            with_optimizers(loops("AdamW", 40, 60, 0.4)),
-            *(60, FUSED, (0.16, 0.36)),
-            id="others take the rest",
-        ),
-        pytest.param(
-            with_optimizers(loops(has_hooks=True)), 60, FUSED, (0.0, 0.9), id="hooks may take most"
-        ),
-        pytest.param(
-            with_optimizers(loops("SGD", 4, is_plain=False)),
-            *(60, FUSED, (0.2, 0.75)),
-            id="SGD of few parameters with momentum",
-        ),
-        pytest.param(
-            with_optimizers(loops("SGD", is_plain=True)), 60, FUSED, (0.0, 0.5), id="plain SGD"
-        ),
-        pytest.param(with_optimizers(BY_TRAINER), 60, {}, (0.4, 0.9), id="a package builds it"),
-        pytest.param(
-            with_optimizers(BY_BASELINES, loops("Adam", line=1, spent_s=0.5)),
-            *(60, FUSED, (0.4, 0.9)),
-            id="a package builds one of two",
-        ),
-        pytest.param(
-            with_optimizers(loops(), trains_by_lightning=True, clips=True),
-            *(60, {}, (0.4, 0.9)),
-            id="Lightning refuses it with clipping",
-        ),
-        pytest.param(
-            with_optimizers(loops(), trains_by_lightning=True),
-            *(60, FUSED, (0.4, 0.9)),
-            id="Lightning without clipping",
-        ),
-        pytest.param(
-            with_optimizers(loops(), clips=True), 60, FUSED, (0.4, 0.9), id="clipping alone"
-        ),
-    ],
+TWO_LINES = with_optimizers(loops("Adam", 30, 60, 0.4), loops("Adam", 50, 61, 0.6))
+TWO_CLASSES = with_optimizers(loops("AdamW", 30, 60, 0.5), loops("SGD", 30, 61, 0.5))
+TWO_BUILDERS = with_optimizers(BY_BASELINES, loops("Adam", line=1, spent_s=0.5))
+LIGHTNING = with_optimizers(loops(), trains_by_lightning=True, clips=True)
+SET_TO_LOOP, SET_BY_TRAINER = (
+    on_device(with_optimizers(loops(is_told_to=True, built_by=built_by)), launch_s=1.0)
+    for built_by in (None, "transformers")
 )
-def test_slow_optimizer(
-    context: RunContext, site: int, change: dict[str, Any], saved_s: tuple[float, float]
-) -> None:
-    finding = only(context)
-    assert (finding.id, finding.site) == ("slow_optimizer", f"train.py:{site}")
-    assert finding.change == change
-    looped = context.torch.looped
-    others = {f"{x.name} {x.site}" for x in looped if x.site != finding.site}
-    assert set(finding.evidence[OTHER_OPTIMIZERS] or ()) == others
-    assert bool(finding.evidence[OPTIMIZER_BUILDERS]) is any(x.built_by for x in looped)
-    expected = [1 / (1 - s / 3) for s in saved_s]
-    assert finding.predicted_speedup == pytest.approx(expected, rel=0.05)
-    assert finding.is_at_most is any(x.has_hooks for x in looped)
 
-
-def test_one_that_the_script_defines() -> None:
-    finding = only(with_optimizers(own=(lion(),)))
-    assert (finding.id, finding.site, finding.change) == ("slow_optimizer", "lion.py:9", {})
-    assert finding.evidence[LIKELY] == pytest.approx(1 / (1 - 0.9 / 3), rel=0.05)
-
-
-@pytest.mark.parametrize("built_by", [None, "transformers"])
-def test_one_that_is_set_to_loop_on_a_device(built_by: str | None) -> None:
-    context = on_device(with_optimizers(loops(is_told_to=True, built_by=built_by)), launch_s=1.0)
-    finding = finding_of("slow_optimizer", context)
-    assert finding is not None
-    assert finding.site == "train.py:60"
-
-
-@pytest.mark.parametrize(
-    "context",
-    [
-        pytest.param(with_optimizers(), id="fused, foreach, or no optimizer of torch's"),
-        pytest.param(with_optimizers(loops("Muon")), id="what fusing gives: unknown"),
-        pytest.param(with_optimizers(loops("SGD", 4, is_plain=True)), id="few of plain SGD"),
-        pytest.param(with_optimizers(loops("Adam", 9, 6, 0.2), spent_s=0.2), id="a small part"),
-        pytest.param(with_optimizers(loops("Adam", 9, 6, 0.2)), id="clipping takes the time"),
-        pytest.param(with_optimizers(own=(lion(0.1),)), id="own: others take the time"),
-        pytest.param(with_optimizers(own=(lion(tensors=4),)), id="own: few parameters"),
-        pytest.param(with_optimizers(own=(lion(3.0, 12),), spent_s=3.0), id="own: large ones"),
-        pytest.param(
-            with_optimizers(loops("Muon", 9, 6, 0.1), own=(lion(),)), id="own: another one"
+test_slow_optimizer = reports(
+    "slow_optimizer",
+    {
+        "one": saving(0.4, 0.9, ADAM, **{OTHER_OPTIMIZERS: None, OPTIMIZER_BUILDERS: None}),
+        "two lines": saving(
+            0.4, 0.9, TWO_LINES, "train.py:61", **{OTHER_OPTIMIZERS: ["Adam train.py:60"]}
         ),
-    ],
+        "each by its class": saving(
+            0.3, 0.825, TWO_CLASSES, **{OTHER_OPTIMIZERS: ["SGD train.py:61"]}
+        ),
+        "others take the rest": saving(0.16, 0.36, with_optimizers(loops("AdamW", 40, 60, 0.4))),
+        "hooks may take most": saving(
+            0.0, 0.9, with_optimizers(loops(has_hooks=True)), is_at_most=True
+        ),
+        "plain SGD": saving(0.0, 0.5, with_optimizers(loops("SGD", is_plain=True))),
+        "a package builds it": saving(0.4, 0.9, with_optimizers(BY_TRAINER), change={}),
+        "SGD that a package builds": saving(
+            0.2, 0.75, with_optimizers(replace(BY_TRAINER, name="SGD")), change={}
+        ),
+        "a package builds one of two": saving(0.4, 0.9, TWO_BUILDERS),
+        "Lightning refuses it with clipping": saving(0.4, 0.9, LIGHTNING, change={}),
+        "the script's own": row(
+            with_optimizers(own=(lion(),)),
+            "lion.py:9",
+            likely=1 / (1 - 0.9 / 3),
+            change={},
+            rel=0.05,
+        ),
+        "set to loop on a device": row(SET_TO_LOOP, "train.py:60", is_only=False),
+        "set so for a package": row(SET_BY_TRAINER, "train.py:60", is_only=False),
+    },
 )
-def test_an_optimizer_that_is_left_alone(context: RunContext) -> None:
-    assert reported(context) == []
 
-
-def test_what_a_policy_leaves_out_once_it_has_other_arguments_is_noted() -> None:
-    assert len(minded_of([OptimizerCall("Adam", None, "stable_baselines3")])) == 1
-    assert minded_of([OptimizerCall("Adam"), OptimizerCall("AdamW", None, "transformers")]) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "built_by", "argument", "expected"),
-    [
-        ("Adam", None, "fused", "torch.optim.Adam(..., fused=True)"),
-        ("AdamW", "transformers", "fused", 'TrainingArguments(..., optim="adamw_torch_fused")'),
-        (
-            "SGD",  # for which it has no such setting
-            *("transformers", "fused"),
-            "Trainer(..., optimizers=(torch.optim.SGD(..., fused=True), None))",
-        ),
-        (
-            *("AdamW", "transformers", "foreach"),
-            "Trainer(..., optimizers=(torch.optim.AdamW(..., foreach=True), None))",
-        ),
-        (
-            *("Adam", "stable_baselines3", "fused"),
-            "policy_kwargs=dict(optimizer_kwargs=dict(fused=True)), for Adam",
-        ),
-        ("Adam", "timm", "fused", "fused=True for Adam, by the settings of timm, which builds it"),
-    ],
+test_an_optimizer_that_is_left_alone = is_silent(
+    "slow_optimizer",
+    {
+        "fused, foreach, or no optimizer of torch's": with_optimizers(),
+        "what fusing gives: unknown": with_optimizers(loops("Muon")),
+        "few of plain SGD": with_optimizers(loops("SGD", 4, is_plain=True)),
+        "a small part": with_optimizers(loops("Adam", 9, 6, 0.2), spent_s=0.2),
+        "clipping takes the time": with_optimizers(loops("Adam", 9, 6, 0.2)),
+        "own: others take the time": with_optimizers(own=(lion(0.1),)),
+        "own: few parameters": with_optimizers(own=(lion(tensors=4),)),
+        "own: large ones": with_optimizers(own=(lion(3.0, 12),), spent_s=3.0),
+    },
 )
-def test_how_an_optimizer_is_given_an_argument(
-    name: str, built_by: str | None, argument: str, expected: str
-) -> None:
-    assert OptimizerCall(name, "train.py:2", built_by).with_argument(argument) == expected
-
-
-def test_tune_knows_who_builds_what_it_recommends_to_fuse() -> None:
-    unfused = (OptimizerCall("AdamW", "train.py:2", "transformers"), OptimizerCall("SGD"))
-    context = with_optimizers(replace(BY_TRAINER, site="train.py:2"), unfused=unfused)
-    assert plan(context).optimizers == (unfused[0],)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +133,4 @@ def test_who_builds_it_by_its_note(built: Any, expected: str | None) -> None:
     texts[Topic.SITE] = {1: ["/work/train.py", 2, "f"], 2: ["/lib/loops.py", 7, "g"]}
     metadata = Metadata(texts)
     settings = torch_settings(metadata, metadata.sites("/work"), {})
-    assert [x.built_by for x in settings.looped] == [expected]
-    assert [x.built_by for x in settings.unfused] == [expected]
-    assert settings.looped[0].has_hooks
+    assert [x.built_by for x in (*settings.looped, *settings.unfused)] == [expected] * 2

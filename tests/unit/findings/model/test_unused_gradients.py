@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from support.cases import healthy
-from support.findings import finding_of, only, reported
+from support.findings import Row, is_silent, reports, row
 
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.findings.run_context import RunContext
@@ -25,6 +24,7 @@ TEACHER = gradients(0.8, 0.0, model="ResNet", model_at="train.py:41")
 CRITIC = {**TEACHER, "unused_share": 0.0, "mixed_share": 0.9}
 ITS_PASS = gradients(0.5, 0.0, model="Maker", at="train.py:41")
 OTHER_PASS = gradients(0.0, 0.3, model="Judge", at="train.py:47")
+MIXED_PASS = {**OTHER_PASS, "mixed_share": 0.9}
 
 
 def run_with(*, recompute_s: float = 0.0, clips: bool = False, **settings: Any) -> RunContext:
@@ -33,56 +33,34 @@ def run_with(*, recompute_s: float = 0.0, clips: bool = False, **settings: Any) 
     return replace(context, training=training, clips_gradients=clips)
 
 
-@pytest.mark.parametrize(
-    ("settings", "site", "saved", "cautions"),
-    [
-        pytest.param({"unused": TEACHER}, "train.py:41", (0.72, 0.88), 1, id="a teacher"),
-        pytest.param({"unused": CRITIC}, "train.py:41", (0.27, 0.495), 1, id="a critic"),
-        pytest.param({"unused": gradients(0.8, 0.0)}, None, (0.72, 0.88), 1, id="nameless"),
-        pytest.param({"discarded": [ITS_PASS]}, "train.py:41", (0.45, 0.55), 0, id="a pass"),
-        pytest.param(
-            {"discarded": [ITS_PASS], "clips": True}, "train.py:41", (0.45, 0.55), 1, id="clipped"
-        ),
-        pytest.param(
-            {"discarded": [ITS_PASS, OTHER_PASS]}, "train.py:41", (0.54, 0.715), 0, id="two passes"
-        ),
-        pytest.param(
-            {"discarded": [{**OTHER_PASS, "mixed_share": 0.9}]},
-            *("train.py:47", (0.27, 0.495), 0),
-            id="a pass that the other model goes through",
-        ),
-        pytest.param(
-            {"discarded": [{**ITS_PASS, "model": "", "at": None}]},
-            *(None, (0.45, 0.55), 0),
-            id="a nameless pass",
-        ),
-    ],
+def saving(low: float, high: float, site: str = "train.py:41", **settings: Any) -> Row:
+    """Of backward, these shares."""
+    ends = {"low": 1 / (1 - low * BACKWARD_SHARE), "high": 1 / (1 - high * BACKWARD_SHARE)}
+    return row(run_with(**settings), site, rel=0.03, **ends, is_at_most=False)
+
+
+def of_a_part(**settings: Any) -> Row:
+    return row(run_with(**settings), is_at_most=True)
+
+
+test_unused_gradients = reports(
+    "unused_gradients",
+    {
+        "a teacher": saving(0.72, 0.88, unused=TEACHER),
+        "a critic": saving(0.27, 0.495, unused=CRITIC),
+        "for a part of the run": of_a_part(unused={**TEACHER, "from_start": False}),
+        "with checkpoints": row(run_with(unused=TEACHER, recompute_s=0.2), is_only=False),
+    },
 )
-def test_gradients_that_nothing_uses(
-    settings: dict[str, Any], site: str | None, saved: tuple[float, float], cautions: int
-) -> None:
-    finding = only(run_with(**settings))
-    rule = "unused_gradients" if "unused" in settings else "discarded_gradients"
-    assert (finding.id, finding.site, len(finding.cautions)) == (rule, site, cautions)
-    expected = [1 / (1 - share * BACKWARD_SHARE) for share in saved]
-    assert finding.predicted_speedup == pytest.approx(expected, rel=0.03)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{}, {"unused": gradients(0.05, 0.02)}, {"discarded": [gradients(0.03, 0.02)]}],
+test_discarded_gradients = reports(
+    "discarded_gradients",
+    {
+        "a pass": saving(0.45, 0.55, discarded=[ITS_PASS]),
+        "clipped": saving(0.45, 0.55, discarded=[ITS_PASS], clips=True),
+        "two passes": saving(0.54, 0.715, discarded=[ITS_PASS, OTHER_PASS]),
+        "through the other model": saving(0.27, 0.495, "train.py:47", discarded=[MIXED_PASS]),
+        "for a part of the run": of_a_part(discarded=[{**ITS_PASS, "from_start": False}]),
+    },
 )
-def test_those_that_cost_little(settings: dict[str, Any]) -> None:
-    assert reported(run_with(**settings)) == []
-
-
-@pytest.mark.parametrize("key", ["unused", "discarded"])
-def test_of_a_part_of_the_run_the_most_is_said(key: str) -> None:
-    later = {**ITS_PASS, "from_start": False}
-    assert only(run_with(**{key: [later] if key == "discarded" else later})).is_at_most
-
-
-def test_checkpointed_activations_need_more() -> None:
-    finding = finding_of("unused_gradients", run_with(unused=TEACHER, recompute_s=0.2))
-    assert finding is not None
-    assert len(finding.cautions) == 2
+test_little = is_silent("unused_gradients", {"a little": run_with(unused=gradients(0.05, 0.02))})
+test_few = is_silent("discarded_gradients", {"few": run_with(discarded=[gradients(0.03, 0.02)])})

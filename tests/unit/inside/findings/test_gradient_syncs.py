@@ -139,7 +139,7 @@ def test_what_averages_once_or_needs_to_average_is_not_noted(
     assert train(recorder, parallel, update) == []
 
 
-def test_averaging_that_the_script_has_taken_over_is_not_noted(
+def test_averaging_by_the_script_itself(
     recorder: Recorder, parallel: DistributedDataParallel
 ) -> None:
     parallel.register_comm_hook(None, fp16_compress_hook)

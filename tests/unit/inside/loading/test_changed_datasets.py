@@ -85,9 +85,7 @@ def test_what_training_changes_between_epochs(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_epoch_that_is_broken_off_is_compared_with_workers_alone(
-    workers: int, recorder: Recorder
-) -> None:
+def test_a_broken_off_epoch_counts_with_workers(workers: int, recorder: Recorder) -> None:
     recorder.start(LoaderProbe())
     data = Data()
     loader: Any = DataLoader(data, 2, num_workers=workers)

@@ -13,7 +13,7 @@ from support.loaders import Numbers
 from support.session import Recorder
 from torch.utils.data import DataLoader, Subset
 
-from trainprof.inside.loading.dataset_tracking import MOST_FINGERPRINTS, DatasetNumbers, LowestFree
+from trainprof.inside.loading.dataset_tracking import MOST_FINGERPRINTS, DatasetNumbers
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.record.schema import Kind, Topic
 
@@ -37,7 +37,7 @@ SAME = Numbers()
         ([[1, 2], [3, 4]], [None, None]),  # which cannot be watched
     ],
 )
-def test_datasets_of_a_line_that_live_side_by_side(
+def test_datasets_of_a_line(
     recorder: Recorder, datasets: list[Any], numbers: list[int | None]
 ) -> None:
     recorder.start(LoaderProbe())
@@ -80,7 +80,7 @@ def new_list(epoch: int) -> list[int]:
         new_list,
     ],
 )
-def test_a_dataset_made_again_each_epoch_has_another_number_in_the_run(
+def test_a_dataset_rebuilt_each_epoch_is_another(
     make: Callable[[int], Any], recorder: Recorder
 ) -> None:
     assert run_numbers(recorder, make) == [1, 2, 3, 4]
@@ -92,18 +92,6 @@ def test_a_dataset_made_again_each_epoch_has_another_number_in_the_run(
 def test_a_dataset_that_stays_keeps_its_number(same: Any, recorder: Recorder) -> None:
     make = (lambda _: Table("a")) if same is None else lambda _: same
     assert run_numbers(recorder, make) == [1] * 4
-
-
-def test_the_lowest_free_number_is_taken() -> None:
-    free, taken = LowestFree(), dict[int, None]()
-    for number in range(1, 1000):
-        assert free.take(7, taken) == number
-        taken[number] = None
-    assert free.take(8, ()) == 1
-    del taken[2]
-    assert free.take(7, taken) == 2
-    taken[2] = None
-    assert free.take(7, taken) == 1000
 
 
 class Tracker:
@@ -120,11 +108,11 @@ def test_rows_selected_for_each_task_take_numbers_that_are_free_again() -> None:
     numbers = DatasetNumbers(Tracker())
     living = [Table(str(n)) for n in range(5 * MOST_FINGERPRINTS)]
     for _ in range(2):
-        given = [numbers.of_line(1, table) for table in living]
+        given = [numbers.line_number(1, table) for table in living]
         assert given == list(range(1, len(living) + 1))
     for _ in range(2):
-        folds = [numbers.of_line(2, Table(f"fold {n}")) for n in range(MOST_FINGERPRINTS)]
+        folds = [numbers.line_number(2, Table(f"fold {n}")) for n in range(MOST_FINGERPRINTS)]
         assert folds == list(range(1, MOST_FINGERPRINTS + 1))
-    later = [numbers.of_line(1, Table(f"task {n}")) for n in range(20 * MOST_FINGERPRINTS)]
+    later = [numbers.line_number(1, Table(f"task {n}")) for n in range(20 * MOST_FINGERPRINTS)]
     assert not {*later} & {*given}
     assert max(number for number in later if number) <= 2 * len(living)

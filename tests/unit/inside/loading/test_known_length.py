@@ -19,11 +19,9 @@ from torch.utils.data import (
     DistributedSampler,
     RandomSampler,
     SequentialSampler,
-    StackDataset,
     Subset,
     SubsetRandomSampler,
     TensorDataset,
-    WeightedRandomSampler,
 )
 
 from trainprof.inside.loading.known_length import known_length
@@ -157,14 +155,11 @@ def test_what_might_be_noticed_is_not_asked(make: Any) -> None:
         (TensorDataset(torch.zeros(4)), 4),
         (Subset(Asked(), [1, 2]), 2),
         (ConcatDataset([Items(), Items()]), 20),
-        (StackDataset(Items()), 10),
         (DataLoader(TensorDataset(torch.zeros(5)), 2, drop_last=True), 2),
         (sampled(SubsetRandomSampler([1, 2, 3])), 3),
-        (sampled(WeightedRandomSampler([1.0, 1.0], 7)), 7),
         (sampled(DistributedSampler(Items(), num_replicas=2, rank=0)), 5),
         (sampled(RandomSampler(Items(), num_samples=4)), 4),
         (DataLoader(Items(), batch_sampler=[[1], [2, 3]]), 2),
-        (DataLoader(Items(), batch_size=None), 10),
     ],
     ids=lambda thing: type(thing).__name__,
 )

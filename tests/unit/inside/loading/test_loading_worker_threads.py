@@ -59,7 +59,6 @@ def noted(recording: Recording) -> list[dict[str, Any]]:
         ("fork", "dataset", 5, "# for a sample"),
         # Neither the line that sets those of training, nor the one that has the worker forked.
         ("fork", "library", 4, None),
-        ("fork", "nobody", 1, None),
     ],
 )
 def test_a_worker_notes_torchs_threads_and_who_set_them(

@@ -57,9 +57,7 @@ def first_of(loader: DataLoader[Any]) -> Any:
     return next(iter(loader))
 
 
-def test_fewer_and_fewer_loaders_of_a_line_are_looked_at_closer(
-    recorder: Recorder, looked_at: list[int]
-) -> None:
+def test_fewer_loaders_of_a_line_are_inspected(recorder: Recorder, looked_at: list[int]) -> None:
     recorder.start(LoaderProbe())
     for length in range(1, 101):
         first_of(DataLoader(Numbers(length)))
@@ -71,9 +69,7 @@ def test_fewer_and_fewer_loaders_of_a_line_are_looked_at_closer(
     assert not any(note[name] for note in notes for name in names)
 
 
-def test_what_differs_from_a_lines_other_loaders_is_looked_at(
-    recorder: Recorder, looked_at: list[int]
-) -> None:
+def test_another_kind_of_loader_is_inspected(recorder: Recorder, looked_at: list[int]) -> None:
     recorder.start(LoaderProbe())
     loads: list[tuple[Numbers, dict[str, Any]]] = [(Numbers(5), {})] * 20
     loads += [(Others(6), {}), (Numbers(7), {"num_workers": 1})]
@@ -102,9 +98,7 @@ def test_loaders_built_again_stay_what_they_were(recorder: Recorder, tmp_path: P
     assert sites == [first, second] * 20
 
 
-def test_a_child_writes_of_all_loaders_those_it_works_for_or_goes_on_with(
-    recorder: Recorder,
-) -> None:
+def test_a_child_writes_only_loaders_it_has_to_do_with(recorder: Recorder) -> None:
     recorder.start(*loader_probes(FetchProbe))
     for length in range(1, 21):
         first_of(DataLoader(Numbers(length)))

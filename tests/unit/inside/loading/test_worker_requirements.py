@@ -136,9 +136,7 @@ def test_open_files_are_found_where_a_dataset_keeps_them(tmp_path: Path) -> None
         ("av_reader", "InputContainer", False),
     ],
 )
-def test_handles_of_libraries_are_known_by_their_classes(
-    module: str, name: str, is_open: bool
-) -> None:
+def test_handles_of_libraries_by_class(module: str, name: str, is_open: bool) -> None:
     handle = type(name, (), {"__module__": module})()
     assert open_files(Reader(handle)) == [f"held ({name})"] * is_open
     unsent = [f"dataset.held (an open {name})"] * is_open

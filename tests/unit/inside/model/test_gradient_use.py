@@ -196,16 +196,19 @@ def test_an_actor_that_learns_from_critics(recorder: Recorder) -> None:
     assert (discarded["model"], discarded["unused_share"]) == ("Judge", 0)
 
 
-def one_backward_for_two(every: int) -> None:
+def one_backward_for_two(every: int, adds_up: bool = False) -> None:
+    """One of them steps once in `every` passes, with the last gradients or all, added up."""
     its_maker, its_judge = network(), judge()
     of_maker, of_judge = sgd(its_maker), sgd(its_judge)
-    for step in range(STEPS):
+    for step in range(2 * STEPS):
         its_judge(its_maker(given())).mean().backward()
         of_judge.step()
-        if step % every == every - 1:
-            of_maker.step()
         of_judge.zero_grad()
-        of_maker.zero_grad()
+        steps = step % every == every - 1
+        if steps:
+            of_maker.step()
+        if steps or not adds_up:
+            of_maker.zero_grad()
 
 
 def without_gradients() -> None:
@@ -216,19 +219,6 @@ def without_gradients() -> None:
 def plainly() -> None:
     model = network()
     train(lambda x: model(x).square().mean(), model)
-
-
-def accumulated() -> None:
-    """One of them steps once in five passes, with all that was added up."""
-    its_maker, its_judge = network(), judge()
-    of_maker, of_judge = sgd(its_maker), sgd(its_judge)
-    for step in range(2 * STEPS):
-        its_judge(its_maker(given())).mean().backward()
-        of_judge.step()
-        of_judge.zero_grad()
-        if step % 5 == 4:
-            of_maker.step()
-            of_maker.zero_grad()
 
 
 def of_one_optimizer() -> None:
@@ -286,11 +276,12 @@ def in_backward() -> None:
 @pytest.mark.parametrize(
     "training",
     [
-        *(plainly, without_gradients, accumulated, of_one_optimizer, updated_by_hand, asked_for),
+        *(plainly, without_gradients, of_one_optimizer, updated_by_hand, asked_for),
         in_backward,
         lambda: adversaries(network(), judge(), is_apart=True),
         lambda: distil(network().requires_grad_(False), network()),
         *(partial(one_backward_for_two, every) for every in (1, 4, 1_000)),
+        partial(one_backward_for_two, 5, adds_up=True),
     ],
 )
 def test_nothing_is_noted_of(recorder: Recorder, training: Callable[[], object]) -> None:
@@ -331,9 +322,7 @@ NOT_READING = (
 
 
 @pytest.mark.parametrize("line", [None, *READING, *NOT_READING])
-def test_lines_of_the_user_that_read_gradients(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str | None
-) -> None:
+def test_lines_that_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str | None) -> None:
     path = tmp_path / "script.py"
     if line is not None:  # else the file is gone
         path.write_text(f"import torch\n{line}\n")

@@ -76,11 +76,6 @@ class Together(ByHand):
             torch._foreach_add_(group["params"], grads, alpha=-group["lr"])
 
 
-class Watched(ByHand):
-    def step(self, closure: Any = None) -> None:
-        super().step(closure)
-
-
 class Marked(torch.Tensor):
     """A tensor that would notice being asked."""
 
@@ -111,7 +106,6 @@ def test_an_optimizer_that_loops_over_its_parameters(
         (AdamW, {}, "meta", [], ["AdamW"]),
         (AdamW, {"foreach": False}, "meta", ["AdamW"], ["AdamW"]),
         (AdamW, {"fused": True}, "cpu", [], []),
-        (AdamW, {"foreach": True}, "cpu", [], []),  # torch refuses both
         (Rprop, {}, "cpu", [], []),  # torch cannot fuse it
         (Own, {}, "cpu", [], []),
     ],
@@ -198,10 +192,8 @@ def test_functions_that_steps_call(
     assert [record["has_hooks"] for record in noted("looped_optimizer")] == [has_hooks]
 
 
-@pytest.mark.parametrize("make", [ByHand, Adam, Own, Together, Watched])
-def test_an_optimizer_that_the_user_wrote(
-    recorder: Recorder, noted: Noted, make: Callable[..., Any]
-) -> None:
+@pytest.mark.parametrize("make", [ByHand, Adam, Own, Together])
+def test_an_optimizer_by_hand(recorder: Recorder, noted: Noted, make: Callable[..., Any]) -> None:
     update(make)
     begins = inspect.getsourcelines(ByHand.step)[1]
     records = noted("own_optimizer")
@@ -210,9 +202,7 @@ def test_an_optimizer_that_the_user_wrote(
     assert seen == ([("ByHand", 3, begins)] if make is ByHand else [])
 
 
-def test_each_optimizer_has_its_number_and_many_do_not_fill_the_log(
-    recorder: Recorder, noted: Noted
-) -> None:
+def test_the_first_optimizers_have_notes_with_numbers(recorder: Recorder, noted: Noted) -> None:
     for count in range(1, 21):
         update(Adam, count)
     numbers = [event.site for event in recorder.read().of(Kind.OPTIMIZER_STEP)]
@@ -311,7 +301,6 @@ net.double()
     [
         (DOUBLES, [3, 2, 4], False),  # three at most
         ("y = torch.linalg.solve(a, b)", [], True),
-        ("y = torch.linalg.cholesky(a)", [], True),
         ("y = a.logdet()", [], True),
         ("y = torch.lgamma(a)", [], True),
         ("import gpytorch", [], True),

@@ -100,9 +100,7 @@ def writers(recorder: Recorder) -> list[int]:
 
 
 @pytest.mark.frameworks("safetensors")
-def test_files_of_safetensors_are_saves(
-    recorder: Recorder, stepped: Callable[..., None], tmp_path: Path
-) -> None:
+def test_safetensors_save(recorder: Recorder, stepped: Callable[..., None], tmp_path: Path) -> None:
     from safetensors.torch import save_file  # kept, as others do
 
     stepped()
@@ -113,7 +111,7 @@ def test_files_of_safetensors_are_saves(
     assert save.value == (tmp_path / "x").stat().st_size
 
 
-def test_a_librarys_checkpoint_has_its_files_inside(
+def test_a_librarys_checkpoint(
     recorder: Recorder, stepped: Callable[..., None], library: Any
 ) -> None:
     own = library.Accelerator.save_state
@@ -126,7 +124,7 @@ def test_a_librarys_checkpoint_has_its_files_inside(
     assert outer.start <= inner.start <= inner.end <= outer.end
 
 
-def test_a_library_that_is_half_imported_is_met_at_the_next_checkpoint(
+def test_a_half_imported_library(
     recorder: Recorder, stepped: Callable[..., None], library: Any
 ) -> None:
     own = library.Accelerator
@@ -141,9 +139,7 @@ def test_a_library_that_is_half_imported_is_met_at_the_next_checkpoint(
     assert writers(recorder) == [Writer.TORCH, Writer.TORCH, Writer.ACCELERATE]
 
 
-def test_what_fails_in_a_librarys_checkpoint_fails_as_without_us(
-    stepped: Callable[..., None], library: Any
-) -> None:
+def test_a_librarys_failure_is_the_same(stepped: Callable[..., None], library: Any) -> None:
     stepped()
     with pytest.raises(Exception, match="pickle") as raised:
         library.Accelerator().save_state(lambda: 0)

@@ -47,9 +47,7 @@ def test_rank_and_size_are_noted_on_joining(
     dist.destroy_process_group()
 
 
-def test_a_torch_without_it_is_no_fault(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torch_without_it_is_no_fault(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(torch.distributed, "is_available", lambda: False)
         recorder.start(ProcessGroupProbe())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -90,21 +89,7 @@ def test_why_there_is_another_version(recorder: Recorder) -> None:
     assert all(flag == CompileFlag.OTHER_MODE for flag in flags[3:])
 
 
-def test_a_backward_that_is_compiled_later_is_a_later_part(recorder: Recorder) -> None:
-    recorder.start(CompilationProbe())
-    torch.compile(scaled, backend="eager")
-    lazy = SimpleNamespace(name="LAZY_BACKWARD")
-    arguments = SimpleNamespace(callback_trigger=lazy, compile_id="!0/2/1")
-    callback_handler.start_callbacks[0](arguments)
-    callback_handler.end_callbacks[0](arguments)
-    [event] = recorder.read().of(Kind.COMPILE)
-    both = CompileFlag.TOLD | CompileFlag.LATER_PART
-    assert (event.value, event.flags & both) == (1, both)
-
-
-def test_a_compiler_that_is_never_asked_for_is_not_imported(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_compiler_is_not_imported(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch._dynamo.callback")
     recorder.start(CompilationProbe(), OptimizerProbe())
     assert "torch._dynamo.callback" not in sys.modules

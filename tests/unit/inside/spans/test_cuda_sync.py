@@ -136,9 +136,7 @@ def started(recorder: Recorder, device: Device, clock: FakeClock) -> Recorder:
     return recorder
 
 
-def test_each_phase_takes_what_the_device_takes(
-    started: Recorder, device: Device, clock: FakeClock
-) -> None:
+def test_phases_take_the_devices_time(started: Recorder, device: Device, clock: FakeClock) -> None:
     for _ in range(2):
         train(device)
         clock.advance(60_000 * US)
@@ -161,9 +159,7 @@ def test_without_the_option_nothing_is_waited_for(
     assert recorder.read().of(Kind.SYNCHRONIZED) == []
 
 
-def test_what_the_scripts_work_came_to_is_not_raised_by_us(
-    started: Recorder, device: Device
-) -> None:
+def test_the_scripts_own_errors_are_not_raised_by_us(started: Recorder, device: Device) -> None:
     device.error = RuntimeError("device-side assert triggered")
     train(device)
     recording = started.read()
@@ -171,9 +167,7 @@ def test_what_the_scripts_work_came_to_is_not_raised_by_us(
     assert recording.notes(Topic.PROBE_FAILED) == []
 
 
-def test_a_fault_of_ours_is_reported_once_and_waits_no_more(
-    started: Recorder, device: Device
-) -> None:
+def test_after_a_fault_of_ours_nothing_is_waited_for(started: Recorder, device: Device) -> None:
     device.error = LookupError("gone")
     train(device)
     before = device.waits
@@ -209,9 +203,7 @@ def test_captures_are_counted(recorder: Recorder, monkeypatch: pytest.MonkeyPatc
     assert accelerator.capturing == 0
 
 
-def test_that_each_call_waits_anyway_is_noted(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_launch_blocking_is_noted(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
     recorder.start(SynchronizeProbe())
     assert {"launch_blocking": True} in recorder.read().notes(Topic.ENVIRONMENT)

@@ -54,9 +54,7 @@ def test_each_kind_of_call(recorder: Recorder) -> None:
     ]
 
 
-def test_a_step_with_a_closure_has_its_time_and_tells_when_its_update_begins(
-    recorder: Recorder,
-) -> None:
+def test_a_step_with_a_closure(recorder: Recorder) -> None:
     clock = FakeClock(1000)
     plain = vars(torch.optim.SGD)["_init_group"]
     recorder.start(OptimizerProbe(), now=clock)

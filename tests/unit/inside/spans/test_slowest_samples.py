@@ -96,9 +96,7 @@ class Words(Costly):
         return super().__getitem__({"a": 0, "b": 1, True: 2, -1: 0}[index])
 
 
-def test_an_index_that_is_no_number_is_given_by_its_place(
-    recorder: Recorder, clock: FakeClock
-) -> None:
+def test_other_indices_are_given_by_their_place(recorder: Recorder, clock: FakeClock) -> None:
     dataset = Words(clock, [LONG, 2 * LONG, 3 * LONG])
     samples = slow_samples(recorder, dataset, batch_sampler=[["a", "b", True, -1]])
     assert [(place, flags) for place, _, _, flags in samples] == [(0, 0), (1, 0), (2, 0), (3, 0)]
@@ -175,9 +173,7 @@ def test_whom_torch_asks_one_by_one(dataset: Any, expected: bool) -> None:
 
 
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: Subset(x, range(2)), Wrapped])
-def test_a_dataset_gets_the_scripts_own_list(
-    same_with_us: Compare, wrap: Callable[[Any], Any]
-) -> None:
+def test_the_dataset_gets_a_plain_list(same_with_us: Compare, wrap: Callable[[Any], Any]) -> None:
     def types() -> Any:
         dataset = Lists(CLOCK, [1, 1])
         list(DataLoader(wrap(dataset), batch_size=2))

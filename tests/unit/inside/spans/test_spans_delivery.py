@@ -19,7 +19,7 @@ from support.session import Recorder
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_dataloader
 
-from trainprof.inside.session import KEPT_AT_FIRST, Session
+from trainprof.inside.session import Session
 from trainprof.inside.spans.delivery import DeliveryProbe
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag, Topic
@@ -68,9 +68,7 @@ def test_workers_are_known_by_pid(recorder: Recorder, method: str) -> None:
     assert all(e.start <= created.start <= e.end for e in workers)
 
 
-def test_a_class_that_inherits_the_receiving_counts_once_and_its_iterators_live_no_longer(
-    recorder: Recorder,
-) -> None:
+def test_an_iterator_class_that_inherits_counts_once_and_dies(recorder: Recorder) -> None:
     loader = LoaderProbe()
     delivery = DeliveryProbe(loader)
     recorder.start(loader, delivery)
@@ -127,9 +125,7 @@ def test_a_worker_that_is_killed_looks_the_same(same_with_us: Compare, recorder:
     assert {(e.flags, e.value >> 32) for e in lost} == {(1, 0x10000 - signal.SIGKILL)}
 
 
-def test_a_worker_that_dies_while_the_loop_computes_looks_the_same(
-    same_with_us: Compare, recorder: Recorder
-) -> None:
+def test_a_worker_that_dies_in_the_loop(same_with_us: Compare, recorder: Recorder) -> None:
     def epoch() -> str:
         batches = iter(DataLoader(Numbers(), num_workers=1))
         pid = batches._workers[0].pid
@@ -187,16 +183,3 @@ def test_what_is_gone_leaves_the_table_and_nothing_of_ours_runs(
     finally:
         sys.settrace(None)
     assert (table, seen, raised) == ({2: "two", 4: "kept"}, [], [])
-
-
-def test_dead_references_are_dropped(session: Session) -> None:
-    table: dict[int, int] = {}
-    kept = [Thing() for _ in range(10)]
-    for number, thing in enumerate(kept):
-        session.keep_track(thing, table, number)
-    for _ in range(50 * KEPT_AT_FIRST):
-        session.keep_track(Thing(), table, -1)
-    assert len(session._kept) <= 2 * KEPT_AT_FIRST
-    table.update(enumerate(range(10)))
-    del kept, thing
-    assert table == {}

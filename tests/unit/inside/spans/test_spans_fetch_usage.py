@@ -139,9 +139,7 @@ def test_reads_between_fetches_are_nobodys(kernel: Kernel, log: Log) -> None:
 @pytest.mark.parametrize(
     "text", ["nr_throttled 3\nthrottled_usec {}\n", "throttled_time {}000\nwait_sum 3\n"]
 )
-def test_a_stop_by_the_quota_is_recorded_where_the_thread_waited(
-    kernel: Kernel, log: Log, text: str
-) -> None:
+def test_a_stop_by_the_quota(kernel: Kernel, log: Log, text: str) -> None:
     meter = UsageMeter(log.emit, str(kernel.cpu_stat))
 
     def stopped(us: int, delay_us: int) -> None:
@@ -157,7 +155,7 @@ def test_a_stop_by_the_quota_is_recorded_where_the_thread_waited(
 
 
 @pytest.mark.parametrize("is_theirs", [False, True])
-def test_a_script_that_closes_all_files_and_may_open_its_own(
+def test_a_script_closes_all_files(
     kernel: Kernel, log: Log, tmp_path: Path, is_theirs: bool
 ) -> None:
     """A file that took our number says nothing and is left alone; else ours is opened again."""
@@ -185,7 +183,7 @@ def measured_at(meter: UsageMeter, count: int) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("period", [1, 2, 5, 7, 16, 25, 64, 100])
-def test_of_short_fetches_as_many_are_measured_at_any_place_in_a_period(
+def test_short_fetches_are_sampled_evenly_in_any_period(
     kernel: Kernel, log: Log, period: int
 ) -> None:
     rounds = 4096
@@ -244,10 +242,7 @@ def test_a_mode_of_the_scripts_does_not_see_us_ask(scale: BatchScale) -> None:
         assert scale.of(batch) is None
 
 
-def test_of_batches_of_many_parts_and_behind_the_first_some_are_passed_over() -> None:
-    many, scale = [torch.zeros(1) for _ in range(56)], BatchScale(torch)
-    are_read = [scale.of(many) is not None for _ in range(FIRST_LOOKED_AT)]
-    assert (are_read[0], sum(are_read)) == (True, 2)
+def test_after_the_first_batches_each_nth_is_read() -> None:
     scale = BatchScale(torch)
     sizes = [scale.of(torch.zeros(1 + number % 2)) for number in range(FIRST_LOOKED_AT + 400)]
     first, later = sizes[:FIRST_LOOKED_AT], [size for size in sizes[FIRST_LOOKED_AT:] if size]

@@ -96,7 +96,6 @@ def test_non_blocking(
         ("mask = torch.ones(n) * x.float().to(device)", False),
         ("x = torch.tensor(seen).to(device)", False),  # the host has it
         ("x = x.to(device)", False),
-        ("noise = torch.randn(", False),
     ],
 )
 def test_a_line_that_makes_what_it_copies(line: str, expected: bool) -> None:
@@ -137,7 +136,7 @@ def test_who_calls_a_tensors_own_method(recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize("pinned", [False, True])
-def test_memory_is_not_asked_about_where_torchs_profiler_would_show_it(
+def test_a_profiler_sees_no_question(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch, pinned: bool
 ) -> None:
     asked = []
@@ -182,9 +181,7 @@ def test_a_model_is_placed_not_transferred(recorder: Recorder) -> None:
     assert event.line == f"test_transfer.py:{line}"
 
 
-def test_torchs_profiler_and_a_dispatch_mode_see_no_call_of_ours(
-    same_with_us: Callable[..., Any],
-) -> None:
+def test_profiler_and_dispatch_mode_see_none_of_ours(same_with_us: Callable[..., Any]) -> None:
     class Spy(TorchDispatchMode):
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None

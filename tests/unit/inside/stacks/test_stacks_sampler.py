@@ -373,11 +373,9 @@ def uses(names: dict[str, Any], does: str = "return x") -> tuple[bool, bool]:
     users, module = TorchUsers(), dict(names)
     exec(compile(f"def compute(x=None):\n    {does}\n", "/library/loss.py", "exec"), module)
     code = module["compute"].__code__
-    assert not users.has(code, lambda: None)  # it is another's turn by now
-    assert not users.has_arrays(code)  # nobody has asked about it
-    has_torch = users.has(code, lambda: module)
-    assert users.has(code, lambda: pytest.fail("it is known")) is has_torch
-    return has_torch, users.has_arrays(code)
+    assert users.uses(code, lambda: None) == (False, False)  # it is another's turn by now
+    assert users.uses(code, lambda: module) == users.uses(code, lambda: pytest.fail("it is known"))
+    return users.uses(code, lambda: module)
 
 
 SCIPY = ModuleType("scipy.optimize")

@@ -13,7 +13,7 @@ from support import summaries
 from trainprof.analysis.summary.device import Device
 from trainprof.analysis.summary.run import LEDGER_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.report.text.ledger import LABELS, LedgerTable, ledger_table, waits_are_merged
+from trainprof.report.text.ledger import LedgerTable, ledger_table, waits_are_merged
 from trainprof.report.text.units import rounded_parts
 
 parts = st.lists(st.floats(0, 1e5), min_size=1, max_size=20)
@@ -26,14 +26,6 @@ def test_rounded_parts_add_up_and_stay_close(values, decimals):
     assert sum(rounded) == round(sum(value * 10**decimals for value in values))
     for whole, value in zip(rounded, values, strict=True):
         assert abs(whole - value * 10**decimals) <= 1
-
-
-def test_the_largest_remainders_are_rounded_up():
-    assert rounded_parts([33.4, 33.3, 33.3], 0) == [34, 33, 33]
-
-
-def test_every_key_has_words():
-    assert set(LABELS) == set(LEDGER_KEYS)
 
 
 def labels_of(summary: RunSummary, **options: Any) -> list[str]:

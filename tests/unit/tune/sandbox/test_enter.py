@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-import stat
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -210,25 +209,6 @@ def test_what_can_be_written_is_covered_by_overlays(
         covered = overlays_in(top, mounts, *named, knows_all_ids=knows, search_s=NO_END)
         assert sorted(covered) == overlays
         assert "." not in covered or covered[0] == "."
-
-
-def test_the_root_itself_gets_none_and_what_is_the_kernels_neither(monkeypatch):
-    names = ("home", "dev", "proc", "sys", "run")
-
-    def scandir(path: str) -> Iterator[object]:
-        assert path == "/"
-        return iter(
-            SimpleNamespace(name=name, is_dir=lambda follow_symlinks: True) for name in names
-        )
-
-    directory = SimpleNamespace(st_mode=stat.S_IFDIR | 0o755, st_uid=0, st_gid=0)
-    monkeypatch.setattr(os, "lstat", lambda path: directory)
-    monkeypatch.setattr(os, "access", lambda path, mode: True)
-    monkeypatch.setattr(os, "scandir", scandir)
-    mounts = mounted(mount_at("/"), mount_at("/dev"), mount_at("/run/user/0"))
-    overlays = directories_to_overlay(mounts, knows_all_ids=True, search_s=NO_END)
-    monkeypatch.undo()
-    assert overlays == ["/home"]
 
 
 def test_named_paths_come_first_and_are_looked_at_however_late_it_is(tmp_path, own, monkeypatch):
