@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -28,10 +28,12 @@ from trainprof.analysis.summary.finding import (
 )
 from trainprof.analysis.summary.levels import LEAST_GAIN, MOST_NOISE, percent
 from trainprof.analysis.timeline.iterations import TRAINING
-from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.wording import span
-from trainprof.record.notes import UnusedGradients
+
+if TYPE_CHECKING:
+    from trainprof.findings.rule import Rule
+    from trainprof.findings.run_context import Feeder, RunContext
+    from trainprof.record.notes import UnusedGradients
 
 # What remains for the host may get faster once the thread no longer waits in between (caches, clock
 # rates): by so much of the share that goes. Seen on small CPU runs, and on an H200 whose host

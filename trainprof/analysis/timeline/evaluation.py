@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
-from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
 from trainprof.analysis.timeline.iterations import (
     EVALUATION,
     LEARNING,
@@ -18,6 +16,10 @@ from trainprof.analysis.timeline.iterations import (
 )
 from trainprof.analysis.timeline.ledger import within
 from trainprof.record.schema import ForwardFlag, Kind
+
+if TYPE_CHECKING:
+    from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
+    from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
 
 _NEVER: Final = np.iinfo(np.int64).max
 # Of stretches of forwards that may be rollouts, between the forwards: an environment is at work

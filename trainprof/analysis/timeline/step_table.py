@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainprof.analysis.run.metadata import Metadata
-from trainprof.analysis.statistics.speedup import Pace
 from trainprof.analysis.statistics.step_noise import Floats, drift_between, half_split_drift
-from trainprof.analysis.timeline.events import Bool, Int64
 from trainprof.analysis.timeline.iterations import (
     TRAINING,
     LoaderIterations,
@@ -32,8 +29,13 @@ from trainprof.analysis.timeline.steady_state import (
     few_that_save,
     steady_steps,
 )
-from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import Kind
+
+if TYPE_CHECKING:
+    from trainprof.analysis.run.metadata import Metadata
+    from trainprof.analysis.statistics.speedup import Pace
+    from trainprof.analysis.timeline.events import Bool, Int64
+    from trainprof.analysis.timeline.timeline import Timeline
 
 # Of steps: a loader that feeds this share feeds all. The first and last of an epoch may lie half in
 # it, and what comes ahead of the first batch may be a step.
