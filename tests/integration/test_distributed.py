@@ -430,11 +430,16 @@ if __name__ == "__main__":
 
 def test_ranks_end_at_the_same_step_when_the_time_is_over(tmp_path: Path) -> None:
     """Nearly all of a step one rank is ahead of its forward, the other waits in its backward."""
-    (tmp_path / "train.py").write_text(DDP_SCRIPT + ONE_IS_LATE)
-    ours = (*TRAINPROF, "-o", "run", "--max-time", "9s")
-    ended = run((*ours, *TORCHRUN), "train.py", cwd=tmp_path, env=environment())
-    assert ended.status == 0, ended.stderr
-    summary = report_in(tmp_path)
+    for limit in ("9s", "30s"):
+        cwd = tmp_path / limit
+        cwd.mkdir()
+        (cwd / "train.py").write_text(DDP_SCRIPT + ONE_IS_LATE)
+        ours = (*TRAINPROF, "-o", "run", "--max-time", limit)
+        ended = run((*ours, *TORCHRUN), "train.py", cwd=cwd, env=environment())
+        assert ended.status == 0, ended.stderr
+        summary = report_in(cwd)
+        if summary["ranks"]:  # imports alone take longer where the machine is busy
+            break
     assert summary["faults"] == []
     first, second = summary["ranks"]
     assert first["steps"] == second["steps"] > 0

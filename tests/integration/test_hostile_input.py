@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import random
@@ -288,7 +289,7 @@ def test_the_run_is_whole_to_begin_with(run: Run) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_cut_anywhere(run: Run, name: str) -> None:
     whole = run.whole(name)
-    cuts = {*range(0, 40, 3), *range(0, len(whole), max(1, len(whole) // 40)), len(whole) - 1}
+    cuts = {*range(0, 40, 3), *range(0, len(whole), max(1, len(whole) // 25)), len(whole) - 1}
     for cut in sorted(cuts):
         reported = run.with_file(name, whole[:cut])
         assert reported.status == 0
@@ -373,11 +374,11 @@ def compare_with_copy(path: Path) -> None:
 def test_files_emptied_and_swapped(run: Run) -> None:
     for name in FILES:
         assert run.with_file(name, b"").status == 0
-        for other in FILES:
-            run.mend(without_summary="summary.json" not in (name, other))
-            (run.path / name).write_bytes(run.whole(other))
-            (run.path / other).write_bytes(run.whole(name))
-            assert run.report().status == 0
+    for name, other in itertools.combinations(FILES, 2):
+        run.mend(without_summary="summary.json" not in (name, other))
+        (run.path / name).write_bytes(run.whole(other))
+        (run.path / other).write_bytes(run.whole(name))
+        assert run.report().status == 0
 
 
 def make_directory(path: Path) -> None:

@@ -222,7 +222,7 @@ def _resources(table: FetchTable, samples: Mapping[int, Samples]) -> dict[str, A
 def _worker(table: FetchTable, p: LoaderIterations, resources: dict[str, Any]) -> dict[str, Any]:
     pid, number = int(table.pid[0]), int(table.worker[0])
     start, wall = table.start_ns, table.wall_ns
-    # Of each epoch it was there from its first fetch on; between epochs nobody asks it anything.
+    # Of each epoch it was there from its first fetch on; between epochs it is asked nothing.
     in_epoch = p.number_at(start)
     served, first_of_epoch = np.unique(in_epoch, return_index=True)
     served, first_of_epoch = served[served >= 0], first_of_epoch[served >= 0]
