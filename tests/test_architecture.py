@@ -91,12 +91,12 @@ def test_launch_knows_only_where_the_hook_directory_lies():
         assert names <= {LAUNCH_SEES_OF_INSIDE, f"{LAUNCH_SEES_OF_INSIDE}.site_directory"}
 
 
-def test_report_knows_of_analysis_the_summary_and_line_times():
+def test_report_knows_of_analysis_only_the_summary():
     names = {name for path in files_of("report") for name in imports_of(path)}
     seen = {x for x in names if x.startswith("trainprof.analysis") and module_file(x).is_file()}
     beside = {x for x in seen if not x.startswith("trainprof.analysis.summary.")}
-    assert beside == {"trainprof.analysis.lines.times"}
-    assert len(seen) <= 10
+    assert not beside
+    assert len(seen) <= 8
 
 
 def test_probes_of_findings_import_what_the_script_s_process_has():

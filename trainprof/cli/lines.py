@@ -32,7 +32,7 @@ from trainprof.record.errors import TrainprofError
 from trainprof.record.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from trainprof.analysis.lines.times import LineProfile
+    from trainprof.analysis.summary.code import LineProfile
     from trainprof.analysis.summary.run_summary import RunSummary
 
 # The processes whose lines are timed.
@@ -242,7 +242,7 @@ def _export(finished: FinishedRun) -> None:
 def _write_lprof(profile: LineProfile, directory: RunDirectory) -> None:
     from line_profiler.line_profiler import LineStats
 
-    from trainprof.analysis.lines.times import NS_S
+    from trainprof.analysis.summary.code import NS_S
 
     path = directory.path / "lines.lprof"
     temporary = path.with_name("lines.lprof.tmp")
@@ -270,7 +270,7 @@ class LineView:
 
     def text(self, profile: LineProfile, stream: TextIO | None, shown_again: Sequence[str]) -> str:
         """Returns the times as they suit a stream; off a terminal the table and nothing else."""
-        from trainprof.analysis.lines.times import arranged
+        from trainprof.analysis.summary.code import arranged
 
         profile = arranged(profile, by_time=self.by_time, top=self.top)
         if not is_terminal(stream):
@@ -298,7 +298,7 @@ class LineView:
         return [one_line(note) for note in notes]
 
     def _table(self, profile: LineProfile) -> str:
-        from trainprof.analysis.lines.times import of_process
+        from trainprof.analysis.summary.code import of_process
         from trainprof.report.line_page import kernprof_table
 
         if not self.per_process:

@@ -16,7 +16,7 @@ from trainprof.analysis.statistics.step_noise import half_split_noise, half_spli
 from trainprof.analysis.summary.code import MAKING, HotLine, hottest
 from trainprof.analysis.summary.free_cores import shared_cpu
 from trainprof.analysis.summary.levels import percent
-from trainprof.analysis.summary.loader_figures import cost_s, starts_s, total_s
+from trainprof.analysis.summary.loader import cost_s, starts_s, total_s
 from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
 from trainprof.findings.loading.waiting import Cause, Limits, cause_of, runnable_share

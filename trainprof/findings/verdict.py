@@ -15,8 +15,7 @@ from trainprof.analysis.summary.levels import (
     percent,
     percent_apart,
 )
-from trainprof.analysis.summary.loader import Loader
-from trainprof.analysis.summary.loader_figures import cost_s
+from trainprof.analysis.summary.loader import Loader, cost_s
 from trainprof.analysis.summary.run import COMPUTE_KEYS, Verdict
 from trainprof.analysis.timeline.ledger import ELSEWHERE, LOADER_KEYS
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS

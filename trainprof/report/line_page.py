@@ -11,15 +11,15 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
-from trainprof.analysis.lines.times import (
+from trainprof.analysis.summary.code import (
     MODULE_CODE,
     NS_S,
     FunctionTimes,
+    LineCost,
     LineProfile,
     block,
     of_process,
 )
-from trainprof.analysis.summary.code import LineCost
 from trainprof.report.text.layout import BLANK, Column, Page
 from trainprof.report.text.safe_text import clip_end, one_line
 from trainprof.report.text.units import NOT_MEASURED, count, counted, percent, seconds

@@ -13,9 +13,15 @@ from line_profiler.line_profiler import show_text
 from rich.cells import cell_len
 
 from trainprof.analysis.lines.recording import decoded_lines
-from trainprof.analysis.lines.times import FunctionTimes, LineProfile, LineTime, Source, arranged
 from trainprof.analysis.run.process_name import ProcessName
-from trainprof.analysis.summary.code import LineCost
+from trainprof.analysis.summary.code import (
+    FunctionTimes,
+    LineCost,
+    LineProfile,
+    LineTime,
+    Source,
+    arranged,
+)
 from trainprof.report import line_page
 from trainprof.report.line_page import kernprof_table, line_notes, processes_in_words, unseen_notes
 from trainprof.report.text.layout import Page

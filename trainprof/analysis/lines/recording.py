@@ -8,17 +8,12 @@ import stat
 import tokenize
 from typing import Final
 
-from trainprof.analysis.lines.times import (
-    LineProfile,
-    Source,
-    line_profile,
-    source_name,
-    timed_functions,
-)
+from trainprof.analysis.lines.times import line_profile, source_name, timed_functions
 from trainprof.analysis.run.metadata import integer
 from trainprof.analysis.run.process_name import process_names
 from trainprof.analysis.run.ranks import rank_recordings
 from trainprof.analysis.run.recording import Recording, faults_of, read_recording
+from trainprof.analysis.summary.code import LineProfile, Source
 from trainprof.analysis.summary.run_summary import RECORDING_STOPPED
 from trainprof.record.files import read_run_file
 from trainprof.record.run_directory import RunDirectory

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import inspect
-import tokenize
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 
 from trainprof.analysis.run.metadata import MAX_NUMBER, integer, number
 from trainprof.analysis.run.process_name import ProcessName
-from trainprof.analysis.summary.code import LineCost
+from trainprof.analysis.summary.code import (
+    NS_S,
+    FunctionTimes,
+    LineCost,
+    LineProfile,
+    LineTime,
+    Place,
+    Source,
+    add_rows,
+)
 from trainprof.analysis.timeline.events import ProcessLog
-from trainprof.record.names import site_name
 from trainprof.record.schema import Kind, Topic
 
 # Since when Python reports the code that line_profiler asked for, and no other.
 _FIRST_REPORTED_ALONE: Final = (3, 12)
-NS_S: Final = 1e-9
-MODULE_CODE: Final = "<module>"
 # Nobody times more; a damaged log may hold any number.
 MAX_FUNCTIONS: Final = 10_000
 MAX_NAME_CHARACTERS: Final = 4096
@@ -34,89 +38,7 @@ _ONLY: Final = {
     "workers": "not called in a worker, and --only workers leaves the main process out",
 }
 
-Place = tuple[str, int, str]
 _Pairs = dict[int, tuple[int, int]]
-
-
-class LineTime(NamedTuple):
-    """A line: its number, how often it was reached, and for how long in all, in ns."""
-
-    line: int
-    hits: int
-    time: int
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A file's text, each line ended by a newline.
-
-    Attributes:
-        has_changed: The file differs from it now.
-    """
-
-    lines: tuple[str, ...]
-    has_changed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionTimes:
-    """A function's lines.
-
-    Attributes:
-        file, line, name: Where it begins, `name` qualified.
-        why: Why it was timed: "profile", "dataset", ...
-        source: Its file as it ran, None where that is lost.
-        rows: In order of line, without those that were never reached; of all processes.
-        unseen: Why there are no rows, in words.
-    """
-
-    file: str
-    line: int
-    name: str
-    why: str
-    source: Source | None
-    rows: tuple[LineTime, ...]
-    by_process: tuple[tuple[ProcessName, tuple[LineTime, ...]], ...] = ()
-    unseen: str = "never called"
-
-    @property
-    def time(self) -> int:
-        return sum(row.time for row in self.rows)
-
-
-@dataclass(frozen=True, slots=True)
-class LineProfile:
-    """Line times of a run, functions in the order in which they were chosen.
-
-    Attributes:
-        cost: What timing took, None where nothing was timed.
-        damage: One sentence per thing that is lost.
-    """
-
-    functions: tuple[FunctionTimes, ...]
-    cost: LineCost | None = None
-    cwd: str | None = None
-    damage: tuple[str, ...] = ()
-
-    def site(self, function: FunctionTimes) -> str:
-        return site_name([function.file, function.line], self.cwd)
-
-    def processes(self) -> list[ProcessName]:
-        """Returns those that reached a timed line, main first."""
-        names = {name for function in self.functions for name, _ in function.by_process}
-        return sorted(names, key=lambda name: name.order)
-
-    def timings(self) -> dict[Place, list[tuple[int, int, int]]]:
-        """Returns the rows as line_profiler keeps them, which knows one text of each file."""
-        summed: dict[Place, _Pairs] = {}
-        for function in self.functions:
-            _add(
-                summed.setdefault((function.file, function.line, function.name), {}), function.rows
-            )
-        return {
-            place: [(line, *times) for line, times in sorted(pairs.items())]
-            for place, pairs in summed.items()
-        }
 
 
 @dataclass(slots=True)
@@ -155,7 +77,7 @@ def line_profile(
             function = functions.setdefault((_place(metadata), saved), _Function(why))
             function.is_compiled |= metadata.get("kind") == COMPILED
             if key in pairs:
-                _add(function.by_process.setdefault(process, {}), _rows(pairs[key]))
+                add_rows(function.by_process.setdefault(process, {}), _rows(pairs[key]))
     lost = [f"the names of timed functions are lost ({nameless})"] if nameless else []
     return LineProfile(
         tuple(
@@ -226,45 +148,6 @@ def last_rows(log: ProcessLog) -> dict[int, _Pairs]:
     return last
 
 
-def arranged(profile: LineProfile, *, by_time: bool = False, top: int | None = None) -> LineProfile:
-    """Returns the `top` slowest functions, or all; by time the slowest is last, as in kernprof."""
-    functions = list(profile.functions)
-    if top is not None:
-        slowest = sorted(range(len(functions)), key=lambda at: -functions[at].time)[:top]
-        functions = [functions[at] for at in sorted(slowest)]
-    if by_time:
-        functions.sort(key=lambda function: function.time)
-    return replace(profile, functions=tuple(functions))
-
-
-def of_process(profile: LineProfile, process: ProcessName) -> LineProfile:
-    reached = [
-        replace(function, rows=rows, by_process=((process, rows),))
-        for function in profile.functions
-        for name, rows in function.by_process
-        if name == process
-    ]
-    return replace(profile, functions=tuple(reached))
-
-
-def block(function: FunctionTimes) -> tuple[str, ...] | None:
-    """Returns the function's own lines, from its first on; None where its text is lost.
-
-    As long as kernprof makes it, or longer where a timed line lies behind.
-    """
-    if function.source is None:
-        return None
-    lines = function.source.lines[max(function.line - 1, 0) :]
-    length = len(lines)
-    if function.name != MODULE_CODE:
-        try:
-            length = len(inspect.getblock(lines))
-        except (SyntaxError, tokenize.TokenError, ValueError):
-            length = 1
-    last = max((row.line for row in function.rows), default=0)
-    return lines[: max(length, last - function.line + 1)]
-
-
 def _is_function(metadata: Any) -> bool:
     if not isinstance(metadata, dict):
         return False
@@ -286,12 +169,6 @@ def _overhead_ns(log: ProcessLog) -> float | None:
     return None
 
 
-def _add(total: _Pairs, rows: Iterable[LineTime]) -> None:
-    for line, hits, time in rows:
-        before = total.get(line, (0, 0))
-        total[line] = (before[0] + hits, before[1] + time)
-
-
 def _joined(
     place: Place, function: _Function, source: Source | None, only: str | None
 ) -> FunctionTimes:
@@ -299,7 +176,7 @@ def _joined(
     by_process = []
     for name, pairs in sorted(function.by_process.items(), key=lambda pair: pair[0].order):
         by_process.append((name, _rows(pairs)))
-        _add(total, _rows(pairs))
+        add_rows(total, _rows(pairs))
     unseen = _ONLY.get(only or "", "not called in a recorded process")
     if function.is_compiled:
         unseen = "compiled (torch.compile, jit): Python did not run its lines"

@@ -48,8 +48,7 @@ from trainprof.analysis.stacks.hot_lines import WorkerFetches
 from trainprof.analysis.stacks.loop_code import StacksPart, stacks_part
 from trainprof.analysis.summary.code import Compilation, hottest
 from trainprof.analysis.summary.device import MemoryGrowth, SyncPoint, Transfer
-from trainprof.analysis.summary.loader import Loader
-from trainprof.analysis.summary.loader_figures import cost_s
+from trainprof.analysis.summary.loader import Loader, cost_s
 from trainprof.analysis.summary.run import UNJUDGED, Phases, System, Training
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.intervals import Coverage

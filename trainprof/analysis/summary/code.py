@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+import inspect
+import tokenize
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from trainprof.record.names import site_name
+
+if TYPE_CHECKING:
+    from trainprof.analysis.run.process_name import ProcessName
 
 # The part of lines in the preparation of batches, which is no ledger key.
 MAKING: Final = "making batches"
+NS_S: Final = 1e-9
+MODULE_CODE: Final = "<module>"
+
+# File, line, qualified name.
+Place = tuple[str, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,3 +240,130 @@ def hottest(
     """Returns the line that most of a part goes to, of those that are not left out."""
     lines_of_part = (line for line in lines if line.part == part and line.site not in leaving_out)
     return next(lines_of_part, None)
+
+
+class LineTime(NamedTuple):
+    """A line: its number, how often it was reached, and for how long in all, in ns."""
+
+    line: int
+    hits: int
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file's text, each line ended by a newline.
+
+    Attributes:
+        has_changed: The file differs from it now.
+    """
+
+    lines: tuple[str, ...]
+    has_changed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTimes:
+    """A function's lines.
+
+    Attributes:
+        file, line, name: Where it begins, `name` qualified.
+        why: Why it was timed: "profile", "dataset", ...
+        source: Its file as it ran, None where that is lost.
+        rows: In order of line, without those that were never reached; of all processes.
+        unseen: Why there are no rows, in words.
+    """
+
+    file: str
+    line: int
+    name: str
+    why: str
+    source: Source | None
+    rows: tuple[LineTime, ...]
+    by_process: tuple[tuple[ProcessName, tuple[LineTime, ...]], ...] = ()
+    unseen: str = "never called"
+
+    @property
+    def time(self) -> int:
+        return sum(row.time for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class LineProfile:
+    """Line times of a run, functions in the order in which they were chosen.
+
+    Attributes:
+        cost: What timing took, None where nothing was timed.
+        damage: One sentence per thing that is lost.
+    """
+
+    functions: tuple[FunctionTimes, ...]
+    cost: LineCost | None = None
+    cwd: str | None = None
+    damage: tuple[str, ...] = ()
+
+    def site(self, function: FunctionTimes) -> str:
+        return site_name([function.file, function.line], self.cwd)
+
+    def processes(self) -> list[ProcessName]:
+        """Returns those that reached a timed line, main first."""
+        names = {name for function in self.functions for name, _ in function.by_process}
+        return sorted(names, key=lambda name: name.order)
+
+    def timings(self) -> dict[Place, list[tuple[int, int, int]]]:
+        """Returns the rows as line_profiler keeps them, which knows one text of each file."""
+        summed: dict[Place, dict[int, tuple[int, int]]] = {}
+        for function in self.functions:
+            add_rows(
+                summed.setdefault((function.file, function.line, function.name), {}), function.rows
+            )
+        return {
+            place: [(line, *times) for line, times in sorted(pairs.items())]
+            for place, pairs in summed.items()
+        }
+
+
+def arranged(profile: LineProfile, *, by_time: bool = False, top: int | None = None) -> LineProfile:
+    """Returns the `top` slowest functions, or all; by time the slowest is last, as in kernprof."""
+    functions = list(profile.functions)
+    if top is not None:
+        slowest = sorted(range(len(functions)), key=lambda at: -functions[at].time)[:top]
+        functions = [functions[at] for at in sorted(slowest)]
+    if by_time:
+        functions.sort(key=lambda function: function.time)
+    return replace(profile, functions=tuple(functions))
+
+
+def of_process(profile: LineProfile, process: ProcessName) -> LineProfile:
+    reached = [
+        replace(function, rows=rows, by_process=((process, rows),))
+        for function in profile.functions
+        for name, rows in function.by_process
+        if name == process
+    ]
+    return replace(profile, functions=tuple(reached))
+
+
+def block(function: FunctionTimes) -> tuple[str, ...] | None:
+    """Returns the function's own lines, from its first on; None where its text is lost.
+
+    As long as kernprof makes it, or longer where a timed line lies behind.
+    """
+    if function.source is None:
+        return None
+    lines = function.source.lines[max(function.line - 1, 0) :]
+    length = len(lines)
+    if function.name != MODULE_CODE:
+        try:
+            length = len(inspect.getblock(lines))
+        except (SyntaxError, tokenize.TokenError, ValueError):
+            length = 1
+    last = max((row.line for row in function.rows), default=0)
+    return lines[: max(length, last - function.line + 1)]
+
+
+def add_rows(total: dict[int, tuple[int, int]], rows: Iterable[LineTime]) -> None:
+    """Adds hits and times of rows to those by line."""
+    for line, hits, time in rows:
+        before = total.get(line, (0, 0))
+        total[line] = (before[0] + hits, before[1] + time)

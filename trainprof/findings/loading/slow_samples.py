@@ -29,7 +29,7 @@ import numpy as np
 from trainprof.analysis.run.metadata import known
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
-from trainprof.analysis.summary.loader_figures import unusual_samples
+from trainprof.analysis.summary.loader import unusual_samples
 from trainprof.findings.gain import of_inputs
 from trainprof.findings.loading.loader_change import (
     WAITED_FROM,

@@ -21,8 +21,7 @@ from typing import Final
 
 from trainprof.analysis.summary.finding import Finding, RuleTraits
 from trainprof.analysis.summary.levels import percent, size
-from trainprof.analysis.summary.loader import Fetch
-from trainprof.analysis.summary.loader_figures import worker_totals
+from trainprof.analysis.summary.loader import Fetch, worker_totals
 from trainprof.findings.gain import of_inputs
 from trainprof.findings.loading.loader_change import WAITED_FROM, loader_finding, of_cause
 from trainprof.findings.loading.model_inputs import not_read

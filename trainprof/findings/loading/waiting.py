@@ -19,14 +19,18 @@ from trainprof.analysis.pipeline.bounds import (
     running_of,
 )
 from trainprof.analysis.summary.levels import LEAST_GAIN
-from trainprof.analysis.summary.loader import BLOCKED, RECEIVE, SAMPLER, Fetch, Loader
-from trainprof.analysis.summary.loader import CPU as CPU_LIMIT
-from trainprof.analysis.summary.loader_figures import (
+from trainprof.analysis.summary.loader import (
+    BLOCKED,
+    RECEIVE,
+    SAMPLER,
+    Fetch,
+    Loader,
     are_begun_parts,
     starts_s,
     unusual_samples,
     worker_totals,
 )
+from trainprof.analysis.summary.loader import CPU as CPU_LIMIT
 from trainprof.findings.loading.model_inputs import like_the_usual
 
 SERIAL: Final = "serial"

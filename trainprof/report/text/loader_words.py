@@ -18,8 +18,10 @@ from trainprof.analysis.summary.loader import (
     Fetch,
     Loader,
     LoaderBound,
+    cost_s,
+    unusual_samples,
+    worker_totals,
 )
-from trainprof.analysis.summary.loader_figures import cost_s, unusual_samples, worker_totals
 from trainprof.analysis.summary.run import Statistics
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.batch_time import (

@@ -14,13 +14,9 @@ from support.line_runs import LineRun
 
 from trainprof.analysis.lines import recording
 from trainprof.analysis.lines.recording import decoded_lines, read_line_profile
-from trainprof.analysis.lines.times import (
-    FunctionTimes,
-    block,
-    last_rows,
-    of_process,
-)
+from trainprof.analysis.lines.times import last_rows
 from trainprof.analysis.run.process_name import ProcessName, process_names
+from trainprof.analysis.summary.code import FunctionTimes, block, of_process
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.summarize import summarize
 from trainprof.record.run_directory import RunDirectory

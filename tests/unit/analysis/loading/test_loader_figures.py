@@ -9,8 +9,8 @@ import pytest
 from support import summaries
 
 from trainprof.analysis.run.metadata import known
-from trainprof.analysis.summary.loader import Fetch
-from trainprof.analysis.summary.loader_figures import (
+from trainprof.analysis.summary.loader import (
+    Fetch,
     are_begun_parts,
     unusual_samples,
     worker_totals,
