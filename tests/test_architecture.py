@@ -35,6 +35,7 @@ LAUNCH_SEES_OF_INSIDE = "trainprof.inside.start"
 PROBE = "probe.py"
 MOST_FILES = 25
 MOST_IMPORTS = 30
+LONGEST_CHAIN = 15
 SCRIPT_PROCESS = (
     "import trainprof.inside.start.bootstrap, trainprof.inside.catalogue,"
     " trainprof.inside.session, trainprof.record.event_log"
@@ -117,6 +118,39 @@ def test_no_file_imports_more_than_can_be_known_at_once():
         for path in files_of(room):
             imports = [x for x in imports_of(path) if module_file(x).is_file()]
             assert len(imports) <= MOST_IMPORTS, path
+
+
+def test_no_import_goes_through_more_files_than_can_be_followed():
+    """Imports for annotations alone, and those inside functions, are not followed."""
+    modules = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path
+        for room in ROOMS
+        for path in files_of(room)
+    }
+    imports = {name: imports_at_import(path) & set(modules) for name, path in modules.items()}
+    chains: dict[str, list[str]] = {}
+
+    def chain(name: str, importers: tuple[str, ...] = ()) -> list[str]:
+        assert name not in importers, f"a cycle: {[*importers, name]}"
+        if name not in chains:
+            imported = [chain(other, (*importers, name)) for other in imports[name]]
+            chains[name] = [name, *max(imported, key=len, default=[])]
+        return chains[name]
+
+    longest = max(map(chain, modules), key=len)
+    assert len(longest) <= LONGEST_CHAIN, longest
+
+
+def imports_at_import(path: Path) -> set[str]:
+    """Returns what a file imports as it is imported itself."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = set()
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
 
 
 def module_file(name: str) -> Path:

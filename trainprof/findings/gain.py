@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -28,9 +28,12 @@ from trainprof.analysis.summary.finding import (
 )
 from trainprof.analysis.summary.levels import LEAST_GAIN, MOST_NOISE, percent
 from trainprof.analysis.timeline.iterations import TRAINING
-from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.wording import span
+
+if TYPE_CHECKING:
+    from trainprof.findings.rule import Rule
+    from trainprof.findings.run_context import Feeder, RunContext
+    from trainprof.record.notes import UnusedGradients
 
 # What remains for the host may get faster once the thread no longer waits in between (caches, clock
 # rates): by so much of the share that goes. Seen on small CPU runs, and on an H200 whose host
@@ -319,7 +322,7 @@ def needless_finding(
     context: RunContext,
     rule: str,
     least_share: float,
-    gradients: Sequence[dict[str, Any]],
+    gradients: Sequence[UnusedGradients],
     title: str,
     **said: Any,
 ) -> Finding | None:
@@ -328,7 +331,7 @@ def needless_finding(
     On a device, and where it was otherwise for a part of the run, what is gained is the most.
     """
     unused, mixed = (
-        min(sum(share_in(gradient.get(name)) for gradient in gradients), 1.0)
+        min(sum(share_in(getattr(note, name)) for note in gradients), 1.0)
         for name in ("unused_share", "mixed_share")
     )
     mixed, backward_s = min(mixed, 1 - unused), spent_in(context, "backward")
@@ -342,8 +345,7 @@ def needless_finding(
         return None
     training, run = (low.likely, high.likely), (low.run[1], high.run[1])
     gain = replace(likely, training=training, run=run, is_at_most=False)
-    is_throughout = all(gradient.get("from_start") is True for gradient in gradients)
-    if context.is_on_device or not is_throughout:
+    if context.is_on_device or not all(note.from_start for note in gradients):
         gain = outside_steps(context, saved_s[2], with_warmup=True)
     evidence = {"unused_share_of_backward": unused, "mixed_share_of_backward": mixed}
     title = f"{title}: about {span(saved_s[1])}, {percent(part)} of training"

@@ -7,10 +7,12 @@ by its settings.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trainprof.analysis.summary.code import HotLine, hottest
-from trainprof.findings.run_context import RunContext
+
+if TYPE_CHECKING:
+    from trainprof.findings.run_context import RunContext
 
 # Among the evidence: where that library is called.
 LIBRARY_AT: Final = "library_at"

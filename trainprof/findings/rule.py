@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trainprof.analysis.summary.finding import Finding, RuleText
-from trainprof.findings.run_context import RunContext
+
+if TYPE_CHECKING:
+    from trainprof.findings.run_context import RunContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,27 +10,27 @@ import numpy as np
 
 from trainprof.analysis.loading.loader_builder import BuilderSettings, settings_of
 from trainprof.analysis.model.torch_settings import TorchSettings
-from trainprof.analysis.pipeline.bounds import PipelineInputs, Prediction, Rates
 from trainprof.analysis.run.evidence import NAMED_FROM_SHARE, DeviceEvidence
 from trainprof.analysis.run.metadata import Notes
 from trainprof.analysis.statistics.step_noise import half_split_noise, half_split_noise_without
 from trainprof.analysis.summary.code import MAKING, HotLine, hottest
 from trainprof.analysis.summary.free_cores import shared_cpu
 from trainprof.analysis.summary.levels import percent
-from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.loader_figures import cost_s, starts_s, total_s
-from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.timeline.checkpoints import Checkpoints
-from trainprof.analysis.timeline.events import Int64
 from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
-from trainprof.analysis.timeline.step_table import StepTable
 from trainprof.findings.loading.waiting import Cause, Limits, cause_of, runnable_share
 
 # All of the analysis hangs on them, which `report` of a saved run does without.
 if TYPE_CHECKING:
+    from trainprof.analysis.pipeline.bounds import PipelineInputs, Prediction, Rates
     from trainprof.analysis.pipeline.fit import LoaderModel
     from trainprof.analysis.run.one_process import ProcessNumbers
+    from trainprof.analysis.summary.loader import Loader
+    from trainprof.analysis.summary.run_summary import RunSummary
+    from trainprof.analysis.timeline.checkpoints import Checkpoints
+    from trainprof.analysis.timeline.events import Int64
+    from trainprof.analysis.timeline.step_table import StepTable
 
 
 _MOST_LOADERS: Final = 4

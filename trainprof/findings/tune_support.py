@@ -6,14 +6,16 @@ What it chooses its candidates by, and what lets a finding say that it measures 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trainprof.analysis.pipeline.model import USUAL_PREFETCH
 from trainprof.analysis.summary.finding import LOADER_ID, Finding
 from trainprof.analysis.summary.levels import LEAST_GAIN
 from trainprof.findings.loading.loader_cautions import needed_first, shards_of
 from trainprof.findings.loading.waiting import TRIED_PREFETCH, TRIED_WORKERS, most_workers
-from trainprof.findings.run_context import Feeder, RunContext
+
+if TYPE_CHECKING:
+    from trainprof.findings.run_context import Feeder, RunContext
 
 # Of a training step: from which share on copies, and updates, are worth changing something for.
 _TRANSFER_SHARE: Final = 0.03

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from trainprof.inside.start import site_directory
-from trainprof.launch.deadline import Deadline, TimeToEnd
+from trainprof.launch.deadline import Deadline, Lingering, TimeToEnd, TrialWatch
 from trainprof.launch.manifest import closed_manifest, kill_detail, opening_manifest, script_of
 from trainprof.launch.options import RunOptions, script_environment
 from trainprof.launch.outcome import Outcome
@@ -31,7 +31,6 @@ from trainprof.record.names import ENV_DIRECTORY, MAX_TIME, NAME_TAKEN
 from trainprof.record.run_directory import RunDirectory, write_json
 
 if TYPE_CHECKING:
-    from trainprof.launch.deadline import TrialWatch
     from trainprof.launch.progress import ProgressThread
     from trainprof.sampling.descendants import Orphans
     from trainprof.sampling.sampler import Sampler
@@ -108,7 +107,7 @@ def run(
             site_directory=site_directory(),
         )
         pid = supervisor.spawn(environment, console, before=options.before)
-        watch = None if options.trial is None else _watch(pid, manifest["cwd"])
+        watch = None if options.trial is None else TrialWatch(pid, manifest["cwd"] or os.sep)
         deadline = _deadline(pid, directory, options, watch, recording.keep_stacks)
         recording.start(pid, manifest, environment)
         reap = None if orphans is None else lambda: orphans.reap(pid)
@@ -144,12 +143,6 @@ def _orphans(
         yield orphans
 
 
-def _watch(pid: int, cwd: str | None) -> TrialWatch:
-    from trainprof.launch.deadline import TrialWatch
-
-    return TrialWatch(pid, cwd or os.sep)
-
-
 def _deadline(
     pid: int,
     directory: RunDirectory,
@@ -160,8 +153,6 @@ def _deadline(
     if watch is None:
         more_time = TimeToEnd(directory)
         return Deadline(pid, options.max_time_s, more_time=more_time, before_end=before_end)
-    from trainprof.launch.deadline import Lingering
-
     lingering = Lingering(directory)
     return Deadline(
         pid,

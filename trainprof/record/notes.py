@@ -29,6 +29,31 @@ class Note:
 AnyNote = TypeVar("AnyNote", bound=Note)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class UnusedGradients(Note):
+    """Gradients that no optimizer has; shares of backward's time, alone and mixed with used ones.
+
+    `model_site` is the line that calls the model with most of them, `site` that of their pass.
+    """
+
+    KEY: ClassVar[str] = "unused_gradients"
+
+    unused_share: float = 0.0
+    mixed_share: float = 0.0
+    from_start: bool = False
+    model: str = ""
+    model_site: int = 0
+    site: int = 0
+
+
+class DiscardedGradients(UnusedGradients):
+    """Gradients that are reset before their optimizer steps."""
+
+    __slots__ = ()
+
+    KEY: ClassVar[str] = "discarded_gradients"
+
+
 def record_of(notes: Note | Sequence[Note], key: str | None = None) -> dict[str, object]:
     """Returns a note, or several of one kind, as JSON under their key; several may be none."""
     if isinstance(notes, Note):

@@ -20,8 +20,15 @@ from trainprof.launch.target import Target
 from trainprof.record.errors import TrainprofError
 from trainprof.record.files import read_run_file
 from trainprof.record.run_directory import RunDirectory
-from trainprof.tune.runner import label_of
-from trainprof.tune.trial import WARM_UP, Limits, Measured, Trial, TrialRunner, was_in_vain
+from trainprof.tune.trial import (
+    WARM_UP,
+    Limits,
+    Measured,
+    Trial,
+    TrialRunner,
+    label_of,
+    was_in_vain,
+)
 from trainprof.tune.trial_reading import read, save_json
 
 FILE: Final = "tune.json"

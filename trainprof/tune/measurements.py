@@ -9,12 +9,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trainprof.analysis.statistics.speedup import UNKNOWN, Pace, SpeedUp, speed_up
 from trainprof.analysis.summary.tune import BASELINE, CEILING, FAILED, OK, RUNNING
-from trainprof.tune.candidates import Plan
 from trainprof.tune.trial import WARM_UP, Measured, Trial
+
+if TYPE_CHECKING:
+    from trainprof.tune.candidates import Plan
 
 # Less a step is no matter of the page cache.
 _COLD_BYTES_PER_STEP: Final = 1 << 20

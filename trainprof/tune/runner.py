@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from trainprof.tune.sandbox.sandbox import (
     scratch_directory,
     words_without_sandbox,
 )
-from trainprof.tune.trial import WARM_UP, Limits, Measured, Trial
+from trainprof.tune.trial import WARM_UP, Limits, Measured, Trial, argument_of, label_of
 from trainprof.tune.trial_output import end_of_errors, refusal_in
 from trainprof.tune.trial_reading import measured
 
@@ -27,8 +26,6 @@ WOULD_FILL: Final = "ended before its files would have filled the disk"
 # In an argument of the script: what each trial puts its own name in place of.
 PLACEHOLDER: Final = "{trial}"
 SCRATCH: Final = "scratch"
-# A file's name may have 255 bytes, and some are put before and behind it.
-_LONGEST_NAME: Final = 120
 
 # Keeps experiment trackers from sending anything; as they document them.
 _OFFLINE: Final = {
@@ -124,18 +121,3 @@ class ScriptRunner:
             remove_tree(scratch)
         took_s = time.monotonic() - began
         return replace(run_of_trial, seconds=took_s, left_running=finished.left_running)
-
-
-def label_of(trial: Trial, number: int) -> str:
-    """Returns a trial's name as a file's: the first run of it has its plain name."""
-    plain = re.sub(r"[^A-Za-z0-9._=,-]+", "_", trial.name)[:_LONGEST_NAME]
-    return plain if number == 1 else f"{plain}.{number}"
-
-
-def argument_of(trial: Trial, number: int) -> str:
-    """Returns a trial's name as it may stand in an argument: letters, digits, `-` and `_`.
-
-    Hydra and mmengine take what stands around a `=` or a `,` apart.
-    """
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "_", trial.name.replace("=", "-"))[:_LONGEST_NAME]
-    return plain if number == 1 else f"{plain}-run{number}"

@@ -113,7 +113,7 @@ def _manifest(script: Script, target: Target, *, name: str, time_ns: int) -> dic
 
 
 def _asked(options: TuneOptions, target: Target, manifest: Mapping[str, Any]) -> Asked:
-    cwd = _here()
+    cwd = manifest["cwd"]
     return Asked(
         words=tuple(masked_argv(options.script.words)),
         module=options.script.module,
@@ -122,7 +122,7 @@ def _asked(options: TuneOptions, target: Target, manifest: Mapping[str, Any]) ->
         trial_steps=options.trial_steps,
         allow_numerics=options.allow_numerics,
         interval_s=options.interval_s or DEFAULT_INTERVAL_S,
-        cwd=None if cwd is None else masked_text(str(cwd)),
+        cwd=None if cwd is None else masked_text(cwd),
         sources={**manifest["sources"], **manifest["settings"]},
         variables=variables_of_pace(os.environ),
         is_sandboxed=options.is_sandboxed,
@@ -301,13 +301,6 @@ def _notes_of(base: Measured) -> tuple[str, ...]:
 def _command(script: Script) -> list[str]:
     module = () if script.module is None else ("-m", script.module)
     return masked_argv((*module, *script.words))
-
-
-def _here() -> Path | None:
-    try:
-        return Path.cwd()
-    except OSError:  # somebody removed it
-        return None
 
 
 def _as_typed(path: Path) -> str:

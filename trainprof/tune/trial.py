@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol
@@ -12,6 +13,8 @@ from trainprof.analysis.timeline.step_table import SeenSteps
 
 # Comes first and counts for nothing: it fills caches, and tells how long trials are to be.
 WARM_UP: Final = "warm_up"
+# A file's name may have 255 bytes, and some are put before and behind it.
+_LONGEST_NAME: Final = 120
 
 # Arguments of DataLoader; what else is changed are settings of torch's.
 LOADER_ARGUMENTS: Final = (
@@ -205,3 +208,18 @@ class TrialRunner(Protocol):
     def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
         """Runs a trial once; a script that fails is a result."""
         ...
+
+
+def label_of(trial: Trial, number: int) -> str:
+    """Returns a trial's name as a file's: the first run of it has its plain name."""
+    plain = re.sub(r"[^A-Za-z0-9._=,-]+", "_", trial.name)[:_LONGEST_NAME]
+    return plain if number == 1 else f"{plain}.{number}"
+
+
+def argument_of(trial: Trial, number: int) -> str:
+    """Returns a trial's name as it may stand in an argument: letters, digits, `-` and `_`.
+
+    Hydra and mmengine take what stands around a `=` or a `,` apart.
+    """
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "_", trial.name.replace("=", "-"))[:_LONGEST_NAME]
+    return plain if number == 1 else f"{plain}-run{number}"

@@ -1,7 +1,8 @@
-"""Which part of a command line is whose, and how errors end."""
+"""Which part of a command line is whose, how errors end, and what a stream can show."""
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from trainprof.cli.app import app, options_with_value, our_part, run_command, separated
 from trainprof.cli.options import seconds
+from trainprof.cli.output import complain, page_of, width_of, write
 
 HEAVY = ("torch", "numpy", "rich", "psutil", "pynvml", "trainprof.analysis", "trainprof.report")
 
@@ -161,3 +163,53 @@ def test_durations():
     for text in ("", "s", "-1", "1d", "1e3", "nan", "inf", "1 2", "1:30", "٣"):
         with pytest.raises(typer.BadParameter):
             seconds(text)
+
+
+# What a stream can show
+
+
+class Terminal(io.StringIO):
+    encoding = "UTF-8"  # type: ignore[assignment]
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def plain_environment(monkeypatch):
+    for name in ("NO_COLOR", "COLUMNS", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_colour_is_for_terminals_that_do_not_forbid_it(plain_environment, monkeypatch):
+    assert page_of(Terminal()).color
+    assert not page_of(io.StringIO()).color
+    assert not page_of(None).color
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not page_of(Terminal()).color
+
+
+def test_width_without_a_terminal(plain_environment, monkeypatch):
+    for columns, width in ((None, 80), ("132", 132), ("0", 80), ("-5", 80), ("wide", 80)):
+        if columns is not None:
+            monkeypatch.setenv("COLUMNS", columns)
+        assert width_of(io.StringIO()) == width_of(None) == width
+
+
+def test_what_a_stream_cannot_encode_is_escaped():
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, "ascii")
+    assert page_of(Terminal()).unicode
+    assert not page_of(stream).unicode
+    write(stream, "é\n")
+    assert raw.getvalue() == b"\\xe9\n"
+    write(None, "nobody reads this")
+
+
+def test_a_complaint_is_one_line_and_a_hint(monkeypatch, capsys):
+    complain("no such script: a\nb\x1b[31m\udcff", hint="look\rthere")
+    assert capsys.readouterr().err == (
+        "trainprof: no such script: a\\nb\\x1b[31m\\udcff\nhint: look\\rthere\n"
+    )
+    monkeypatch.setattr(sys, "stderr", None)
+    complain("stderr was closed")

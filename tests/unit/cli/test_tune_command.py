@@ -17,11 +17,11 @@ from support.planted_trials import FakeRunner, Planted, plan_of, threads, worker
 from trainprof.analysis.summary.tune import INTERRUPTED, TOO_FEW_STEPS
 from trainprof.cli.app import run_command
 from trainprof.tune import journal, session
-from trainprof.tune.runner import Script, label_of
+from trainprof.tune.runner import Script
 from trainprof.tune.sandbox.sandbox import NoSandbox, Sandbox
 from trainprof.tune.search import Search
 from trainprof.tune.session import TuneOptions
-from trainprof.tune.trial import Measured
+from trainprof.tune.trial import Measured, label_of
 
 GO_ON = ("--resume", "t", "--budget", "10m", "train.py")
 

@@ -13,8 +13,17 @@ from support import summaries
 from support.compared_runs import ended_early, made_up, read, recorded, repeated, steps_of
 from support.events import MS, US
 
-from trainprof.analysis.statistics.speedup import FASTER, NO_VISIBLE_DIFFERENCE, SLOWER, UNKNOWN
+from trainprof.analysis.statistics.speedup import (
+    FASTER,
+    NO_VISIBLE_DIFFERENCE,
+    SLOWER,
+    UNKNOWN,
+    Chance,
+    Pace,
+    SpeedUp,
+)
 from trainprof.analysis.summary.device import Device
+from trainprof.compare.comparability import SCRIPT_TEXT, Difference
 from trainprof.compare.compared_run import ComparedRun, named_apart
 from trainprof.compare.comparison import (
     NOT_JUDGED,
@@ -22,8 +31,10 @@ from trainprof.compare.comparison import (
     PASSED,
     TRIPPED,
     Comparison,
+    Gate,
     Metric,
     compare,
+    judged,
 )
 from trainprof.report.comparison import to_jsonable
 
@@ -285,3 +296,121 @@ def test_runs_of_one_name_go_by_their_paths(tmp_path):
     runs = [replace(run, directory=f"/work/{place}/r1") for place in "ab"]
     assert [x.name for x in named_apart(runs)] == ["/work/a/r1", "/work/b/r1"]
     assert named_apart(runs[:1]) == runs[:1]
+
+
+# How fast a run trains, starts of passes included
+
+
+STEP_S = (2 * MS + 1 * MS + REST) / 1e9
+START_S = 0.060
+WITH_STARTS_S = STEP_S + START_S / 12
+
+
+@pytest.mark.parametrize(
+    ("steps", "passes", "between", "length", "mean_s"),
+    [
+        # Starts of passes are spread over their steps.
+        (120, 10, 0, ..., WITH_STARTS_S),
+        # Ended in its first pass: it starts as often as passes would, if their length is known.
+        (60, 1, 0, 300, STEP_S + START_S / 300),
+        (60, 1, 0, None, STEP_S),
+        # Its loader has far more batches, which no pass ever asks for.
+        (120, 10, 0, 5000, WITH_STARTS_S),
+        # Checkpoints and plots between passes are no starts.
+        (120, 10, 1000 * MS, ..., WITH_STARTS_S),
+        (120, 10, 1000 * MS, 12, WITH_STARTS_S),
+    ],
+)
+def test_starts_of_passes_are_spread_over_their_steps(
+    tmp_path, steps, passes, between, length, mean_s
+):
+    times = {"start": 60 * MS, "wait": 2 * MS, "between": between}
+    run = read(recorded(tmp_path, "run", forwards=[1 * MS] * steps, passes=passes, **times))
+    assert run.pace().mean_s == pytest.approx(STEP_S)
+    ended = run if length is ... else ended_early(run, length=length)
+    assert ended.training_pace().mean_s == pytest.approx(mean_s, rel=0.02)
+
+
+def test_what_starts_add_does_not_grow_where_the_last_pass_was_cut(tmp_path):
+    forwards = [1 * MS] * 48
+    cut = recorded(tmp_path, "run", forwards=forwards, wait=2 * MS, passes=4, start=60 * MS, cut=11)
+    run = ended_early(read(cut), length=12)
+    for pace in (run.later_pace(), run.training_pace()):
+        assert pace.mean_s == pytest.approx(STEP_S + START_S / 12, rel=0.02)
+
+
+def test_starts_that_differ_make_the_mean_less_sure():
+    steps_s = np.full(100, 0.002)
+
+    def error_s(*starts_s: float) -> float:
+        return 0.003 * Pace(0.003, steps_s, starts_s=np.array(starts_s)).error()
+
+    assert error_s(*[0.0, 0.002] * 4) > 1.5 * error_s(*[0.001] * 8) > 0
+    # Two tell hardly more than one, and no single one is certain.
+    assert error_s(*[0.001] * 8) < error_s(0.0009, 0.0011) < error_s(0.001)
+    # By hand: 0.3 of it, known as if by four; Student's t of three degrees of freedom is 3.18.
+    assert error_s(0.001) == pytest.approx(0.0003 * 3.182446 / 1.959964, rel=1e-3)
+
+
+# The gate
+
+
+def gate(limit: float, bounds: tuple[float, float, float], *listed: Difference) -> Gate:
+    """Judges a step that takes so much longer, as shares: at least, most likely, at most."""
+    least, middle, most = bounds
+    verdict = SLOWER if least > 0 else FASTER if most < 0 else NO_VISIBLE_DIFFERENCE
+    speedup = SpeedUp(
+        1 / (1 + most), 1 / (1 + middle), 1 / (1 + least), verdict, Chance(0.035, "quiet")
+    )
+    return judged(limit, speedup.unless_too_noisy(), listed, "step")
+
+
+@pytest.mark.parametrize(
+    ("limit", "bounds", "outcome"),
+    [
+        (0.05, (0.06, 0.08, 0.10), TRIPPED),
+        (0.05, (-0.02, 0.01, 0.04), PASSED),  # surely not over the limit
+        (0.05, (-0.30, -0.20, -0.10), PASSED),
+        (0.05, (0.02, 0.06, 0.09), PASSED),  # over it, but not for certain, and told finely
+        (0.0, (-0.02, 0.01, 0.04), PASSED),
+        (0.05, (-0.14, 2.68, 14.8), NOT_JUDGED),
+        (0.05, (-0.17, 0.0, 0.21), NOT_JUDGED),  # a slow-down by a fifth would not be seen
+        (0.25, (-0.17, 0.0, 0.21), PASSED),  # but the limit is above that
+        (0.05, (-0.03, 0.12, 0.20), NOT_JUDGED),  # measured over it, and noise hides more than it
+        (0.02, (-0.01, 0.04, 0.09), NOT_JUDGED),
+        (0.05, (0.036, 0.186, 0.358), NOT_JUDGED),
+    ],
+)
+def test_a_gate_trips_passes_or_cannot_judge(limit, bounds, outcome):
+    judgement = gate(limit, bounds)
+    assert judgement.outcome == outcome
+    assert (judgement.hint is not None) is (outcome == NOT_JUDGED)
+
+
+@pytest.mark.parametrize("bounds", [(0.06, 0.08, 0.10), (-0.02, 0.01, 0.04)])
+@pytest.mark.parametrize(
+    ("what", "kind", "is_between", "is_judged"),
+    [
+        ("end", "unfinished", False, False),
+        ("batch size", "work", True, False),
+        ("script", "ground", True, False),
+        ("torch", "ground", False, False),  # runs of one side that are not alike
+        ("steady steps", "unusable", False, False),  # of one of several runs: why did it leave?
+        (SCRIPT_TEXT, "ground", True, True),
+        ("torch", "ground", True, True),
+        ("arguments", "setting", True, True),
+        ("end", "remark", False, True),  # Ctrl-C
+    ],
+)
+def test_what_may_differ_for_a_gate(what, kind, is_between, is_judged, bounds):
+    judgement = gate(0.05, bounds, Difference(what, kind, f"{what} differs", is_between))
+    if is_judged:
+        assert judgement.outcome == (TRIPPED if bounds[0] > 0 else PASSED)
+    else:
+        assert (judgement.outcome, judgement.why) == (NOT_JUDGED, f"{what} differs")
+
+
+def test_without_an_interval_there_is_nothing_to_judge():
+    why = "OTHER has 3 steady steps"
+    judgement = judged(0.05, SpeedUp(None, 1.0, None, UNKNOWN, None, why), [], "step")
+    assert (judgement.outcome, judgement.why) == (NOT_JUDGED, why)

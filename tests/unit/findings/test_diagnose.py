@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,26 +24,19 @@ from trainprof.findings.diagnose import diagnose
 from trainprof.findings.gain import least_gain
 from trainprof.findings.run_context import RunContext
 
-QUICK_ROWS = {"fetch_s": 0.0001, "running": 1.0, "compute_s": 0.0003, "cores": 2}
+HANDED_OVER = Interval.exactly(0.0015)
+ROWS = {"fetch_s": 0.0001, "running": 1.0, "compute_s": 0.0003, "cores": 2}
+NO_SOONER = Interval(0.0003, 0.0004, 0.0006)
 
 
 @pytest.mark.parametrize(
     "planted",
     [
-        pytest.param(Planted(workers=2, fetch_s=0.01, compute_s=0.03), id="workers keep up"),
-        pytest.param(Planted(fetch_s=0.0004, compute_s=0.03), id="data in memory, no workers"),
-        pytest.param(
-            Planted(workers=2, fetch_s=0.004, compute_s=0.03, slow_every=40),
-            id="slow samples that the buffer hides",
-        ),
-        pytest.param(
-            Planted(workers=2, fetch_s=0.001, compute_s=0.004, receive_s=Interval.exactly(0.0015)),
-            id="a plain batch takes its time to be taken over",
-        ),
-        pytest.param(
-            Planted(**QUICK_ROWS, receive_s=Interval(0.0003, 0.0004, 0.0006)),
-            id="batches that no worker could hand over sooner",
-        ),
+        Planted(workers=2, fetch_s=0.01, compute_s=0.03),  # workers keep up
+        Planted(fetch_s=0.0004, compute_s=0.03),  # data in memory, no workers
+        Planted(workers=2, fetch_s=0.004, compute_s=0.03, slow_every=40),  # a buffer hides those
+        Planted(workers=2, fetch_s=0.001, compute_s=0.004, receive_s=HANDED_OVER),
+        Planted(**ROWS, receive_s=NO_SOONER),  # no worker could hand them over sooner
     ],
 )
 def test_healthy_runs_have_no_finding(planted: Planted) -> None:
@@ -55,11 +50,9 @@ def test_a_rule_that_fails_ends_no_other() -> None:
         raise ZeroDivisionError("no loader")
 
     broken = [replace(RULES[0], find=find), *RULES[1:]]
-    findings = diagnose(
-        context, broken, failed=lambda rule, error: failed.append((rule, str(error)))
-    ).findings
-    assert [x.id for x in findings] == ["worker_restart"]
-    assert failed == [(RULES[0].id, "no loader")]
+    diagnosis = diagnose(context, broken, failed=lambda *failure: failed.append(failure))
+    assert [x.id for x in diagnosis.findings] == ["worker_restart"]
+    assert [(rule, str(error)) for rule, error in failed] == [(RULES[0].id, "no loader")]
     with pytest.raises(ZeroDivisionError):
         diagnose(context, broken)
 
@@ -140,6 +133,14 @@ def test_each_rule_explains_itself(rule: Any) -> None:
     assert rule.thresholds
     assert all(threshold.source for threshold in rule.thresholds.values())
     assert f"{rule.id}.{next(iter(rule.thresholds))}" in threshold_names()
+
+
+def test_no_page_has_sentences_of_a_test_that_is_gone() -> None:
+    here = Path(__file__).parent
+    tests = "\n".join(path.read_text() for path in here.rglob("test_*.py"))
+    for page in (here.parents[1] / "golden" / "findings").iterdir():
+        names = re.findall(r"^== (\w+)", page.read_text(), re.MULTILINE)
+        assert [name for name in names if name not in tests] == [], page
 
 
 def test_findings_are_ranked_by_what_they_recover() -> None:

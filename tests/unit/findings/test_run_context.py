@@ -62,12 +62,6 @@ class Script:
         return summarize(self.run.write(parent, host={"usable_cores": 4})).findings
 
 
-def epochs(script: Script, count: int = 2) -> None:
-    for _ in range(count):
-        script.train()
-        script.evaluate()
-
-
 def feeder(parent: Path, *parts: Callable[[Script], None]) -> Loader:
     parent.mkdir()
     script = Script()
@@ -77,18 +71,12 @@ def feeder(parent: Path, *parts: Callable[[Script], None]) -> Loader:
     return feeding.loader
 
 
-@pytest.mark.parametrize("trained", [Script.train, epochs])
-def test_a_loader_has_the_figures_of_its_passes_in_training_alone(
-    tmp_path: Path, trained: Callable[[Script], None]
-) -> None:
-    plain = feeder(tmp_path / "plain", trained)
-    for number, ahead in enumerate((Script.statistics, Script.evaluate)):
-        loader = feeder(tmp_path / f"{number}", ahead, trained)
+def test_a_loader_has_the_figures_of_its_passes_in_training_alone(tmp_path: Path) -> None:
+    plain = feeder(tmp_path / "plain", Script.train)
+    for number, other in enumerate((Script.statistics, Script.evaluate)):
+        loader = feeder(tmp_path / f"{number} ahead", other, Script.train)
         assert (loader.begun_ahead, replace(loader, begun_ahead=False)) == (True, plain)
-    for number, behind in enumerate((Script.statistics, Script.evaluate)):
-        assert feeder(tmp_path / f"{number} behind", Script.train, behind) == feeder(
-            tmp_path / f"{number} alone", Script.train
-        )
+        assert feeder(tmp_path / f"{number} behind", Script.train, other) == plain
 
 
 def test_a_wait_is_a_share_of_training_and_its_gain_one_of_the_run(tmp_path: Path) -> None:
@@ -108,12 +96,6 @@ def test_a_wait_is_a_share_of_training_and_its_gain_one_of_the_run(tmp_path: Pat
     assert [x.iterations for x in context.summary.loaders] == [2 * BATCHES]
 
 
-def test_a_pass_without_a_model_between_epochs_is_waited_for_in_training(tmp_path: Path) -> None:
-    loader = feeder(tmp_path / "run", Script.train, Script.statistics, Script.train)
-    assert (loader.passes, loader.iterations) == (3, 3 * BATCHES)
-    assert loader.wait_total_s == pytest.approx(3 * (BATCHES - 1) * 0.02001)
-
-
 def test_a_test_behind_training_does_not_stand_for_its_evaluation(tmp_path: Path) -> None:
     script = Script()
     validation, test = script.run.loader(42), script.run.loader(43)
@@ -124,16 +106,12 @@ def test_a_test_behind_training_does_not_stand_for_its_evaluation(tmp_path: Path
         script.evaluate(test)
     context = script.context(tmp_path)
     assert [x.loader.site for x in context.evaluating] == ["train.py:42"]
-    assert [x.site for x in context.summary.loaders] == [
-        "train.py:41",
-        "train.py:42",
-        "train.py:43",
-    ]
+    assert [x.site for x in context.summary.loaders] == [f"train.py:{x}" for x in (41, 42, 43)]
     [finding] = [x for x in script.findings(tmp_path) if x.id == "slow_validation"]
     assert finding.site == "train.py:42"
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 2])
+@pytest.mark.parametrize("ahead", [0, 1])
 def test_workers_that_were_started_ahead_of_training_could_have_lived_on(
     tmp_path: Path, ahead: int
 ) -> None:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support import summaries
-from support.events import LEARNS, MS, FakeRun
 
 from trainprof.analysis.run.evidence import DeviceEvidence, Evidence
 from trainprof.analysis.run.ranks import common_evidence
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.checkpoints import Checkpoints
 from trainprof.findings.verdict import device_verdict, verdict
-from trainprof.record.schema import Kind
 
 SITES = {"data": "train.py:41", "transfer": "train.py:50", "sync": "train.py:60"}
 
@@ -27,9 +24,7 @@ SITES = {"data": "train.py:41", "transfer": "train.py:50", "sync": "train.py:60"
     [
         (0.3, {"loader": 0.6}, "data", "highly"),
         (0.4, {"loader": 0.15, "host": 0.12}, "data", "moderately"),
-        (0.8, {"loader": 0.15}, "compute", "moderately"),
         ((0.8, 0.85), {"loader": 0.1}, "compute", "moderately"),
-        (0.85, {"loader": 0.04}, "compute", "not"),
         (0.95, {"loader": 0.05}, "compute", "not"),
         (0.6, {"copy": 0.3}, "transfer", "highly"),
         (0.6, {"sync": 0.3}, "sync", "highly"),
@@ -123,26 +118,3 @@ def test_what_is_waited_for(
     rows = [loader(at, waited_s, **more) for at, waited_s, more in loaders]
     site, percents = named(waiting_for(*rows, **training))
     assert (site, percents[-1]) == (f"train.py:{line}", 60)
-
-
-def test_a_loader_whose_restarts_cost_most_is_the_one_that_is_waited_for(tmp_path: Path) -> None:
-    """A few labelled samples, whose workers start anew every fifth step, beside many others."""
-    run = FakeRun()
-    few, many, optimizer = run.loader(41, num_workers=2), run.loader(42), run.optimizer()
-    run.iterate(many, 1)
-    for step in range(100):
-        if step % 5 == 0:
-            if step:
-                run.stop(few, 1)
-                run.leaf(Kind.LOADER_CLOSE, 5 * MS, site=few)
-            run.iterate(few, 20 * MS)
-        run.next(few, 15 * MS if step % 5 == 0 else 1)
-        run.next(many, 2 * MS)
-        run.forward(1 * MS, flags=LEARNS)
-        run.update(optimizer, 1)
-    run.stop(many, 1)
-    verdict_of_run = run.summary(tmp_path).verdict
-    starts_ms, ends_ms, waits_ms = 20 * 35, 19 * 5, 100 * 2
-    share = (starts_ms + ends_ms) / (starts_ms + ends_ms + waits_ms)
-    assert (verdict_of_run.bottleneck, verdict_of_run.site) == ("data", "train.py:41")
-    assert re.findall(r"(\d+) %", verdict_of_run.headline) == ["91", f"{share * 100:.0f}"]

@@ -67,13 +67,10 @@ def test_an_edited_script_is_said_to_be_one():
     assert "NOT LIKE FOR LIKE: script" in text
 
 
-def test_colour_only_where_it_is_asked_for():
+def test_colour_only_where_it_is_asked_for_and_several_others_are_several_pages():
     assert "\x1b" not in page(single(1.12, SLOWER))
     assert "\x1b[31mslower" in page(single(1.12, SLOWER), color=True)
     assert page(repeated(), unicode=False).isascii()
-
-
-def test_several_others_are_several_pages():
     comparisons = [single(1.12, SLOWER), single(1.006, NO_VISIBLE_DIFFERENCE)]
     assert comparison.render_page(comparisons, Page()).count("\nOTHER   ") == 2
     assert comparison.render_markdown(comparisons).count("\n---\n") == 1
@@ -95,5 +92,4 @@ def test_hostile_strings_are_shown_not_obeyed():
 def test_what_is_missing_is_a_dash_and_never_none():
     sides = compare([made_up(summaries.sparse(), "a")], [made_up(summaries.slow_loader(), "b")])
     for text in (page(sides, verbose=True), comparison.render_markdown([sides], verbose=True)):
-        assert "None" not in text
-        assert "nan" not in text
+        assert not re.search("None|nan", text)

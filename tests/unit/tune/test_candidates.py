@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.cases import STEPS, Planted, case_of, on_device
+from support.cases import STEPS, Planted, case_of, on_device, with_run, with_summary
 from support.planted_trials import FakeRunner, plan_of, search_of, threads, workers
 from support.planted_trials import Planted as PlantedTrials
 
@@ -28,9 +28,7 @@ RESTARTING = {"workers": 2, "fetch_s": 0.005, "passes": 10, "start_s": 0.3}
 
 def planted(changes: dict[str, Any] | None = None, **how: Any) -> RunContext:
     """A run of one loader, whose other fields are `changes`."""
-    run = Planted(**how)
-    run.loader = replace(run.loader, **(changes or {}))
-    return case_of(run)
+    return case_of(Planted(**how).having(**(changes or {})))
 
 
 def looped(context: RunContext, **spent: float) -> RunContext:
@@ -105,10 +103,8 @@ def test_free_data_returns_what_workers_take_from_computing():
     alone = np.zeros(STEPS, dtype=bool)
     alone[[*range(80, 99), *range(180, 199)]] = True
     compute_s, busy = np.where(alone, 0.01, 0.02), np.where(alone, 0.0, 1.5)
-    run.inputs = replace(run.inputs, compute_s=compute_s, workers_busy=busy)
-    fetch = run.loader.fetch
-    fetch = replace(fetch, runnable_s=0.4 * (fetch.running_s or 0.0))
-    run.loader = replace(run.loader, fetch=fetch)
+    runnable = {"runnable_s": 0.4 * (run.loader.fetch.running_s or 0.0)}
+    run.having(inputs={"compute_s": compute_s, "workers_busy": busy}, fetch=runnable)
     ceiling = plan(case_of(run)).ceiling
     assert holds(ceiling, 1.8)
     assert ceiling[0] > 1.4
@@ -227,13 +223,12 @@ def test_persistent_workers_are_foretold_of_a_run_that_goes_on_where_its_trial_i
     reason, most
 ):
     context = planted(**{**RESTARTING, "passes": 2})
-    run = replace(context.summary.run, exit=replace(context.summary.run.exit, reason=reason))
-    context = replace(context, summary=replace(context.summary, run=run))
-    of_steps, with_starts = (
+    context = with_run(context, exit=replace(context.summary.run.exit, reason=reason))
+    without, with_starts = (
         of_subject(plan(context, starts=starts), "restarts")[0].predicted for starts in (0.0, 5.0)
     )
     # Starts of passes make a run that goes on six times as long; this one has its first as well.
-    assert with_starts == pytest.approx(of_steps if most is None else (of_steps[0], most))
+    assert with_starts == pytest.approx(without if most is None else (without[0], most))
 
 
 def test_spawned_workers_that_start_again_are_tried_forked():
@@ -251,12 +246,9 @@ def test_spawned_workers_that_start_again_are_tried_forked():
 def of_steps(context: RunContext, *, iterations: int, training_s: float) -> RunContext:
     """Returns a run of 200 steps."""
     training = replace(context.summary.training, iterations=iterations, steps=200)
-    return replace(
-        context,
-        summary=replace(context.summary, training=training),
-        training_s=training_s,
-        feeding=[replace(loader, training_s=training_s) for loader in context.feeding],
-    )
+    feeding = [replace(loader, training_s=training_s) for loader in context.feeding]
+    context = with_summary(context, training=training)
+    return replace(context, training_s=training_s, feeding=feeding)
 
 
 def two(fetch_s, compute_s, **second: object):
@@ -265,8 +257,7 @@ def two(fetch_s, compute_s, **second: object):
         Planted(workers=0, fetch_s=fetch, compute_s=compute, **parts)
         for fetch, compute in zip(fetch_s, compute_s, strict=True)
     )
-    other.loader = replace(other.loader, id=1, **({"site": "train.py:50"} | second))
-    return case_of(first, other)
+    return case_of(first, other.having(**{"id": 1, "site": "train.py:50"} | second))
 
 
 def zipped(first_s: float, other_s: float, compute_s: float = 0.01, **second: object) -> RunContext:
@@ -298,10 +289,7 @@ def test_of_two_loaders_in_every_step_each_gets_the_workers_that_it_needs():
     assert first.name == "num_workers=3+2,persistent_workers=True"
     assert holds(first.predicted, 5.5)
     assert first.predicted[1] < 1.6 * first.predicted[0]
-
-
-def test_steps_that_wait_for_neither_tell_how_fast_both_together_make_them():
-    """Computing of 10 ms takes 6 once nothing is waited for."""
+    # Computing of 10 ms takes 6 once nothing is waited for.
     assert holds(plan(zipped(0.03, 0.015), free_step_s=0.006).candidates[0].predicted, 55 / 6)
 
 
@@ -462,8 +450,7 @@ def streaming(**changes: Any) -> RunContext:
 
 def evaluated(evaluated_s: float, **how: Any) -> RunContext:
     """Training, and an evaluation that takes so much of it."""
-    evaluation = Planted(**how, compute_s=0.002, role="evaluation")
-    evaluation.loader = replace(evaluation.loader, id=1, site="train.py:44")
+    evaluation = Planted(**how, compute_s=0.002, role="evaluation").having(id=1, site="train.py:44")
     training = Planted(workers=2, fetch_s=0.002, compute_s=0.01)
     return case_of(training, evaluation, parts={"evaluation": evaluated_s})
 
@@ -473,7 +460,7 @@ def copying(**changes: Any) -> RunContext:
     context = on_device(case_of(Planted(workers=2, fetch_s=0.002)), copy_s=0.6)
     devices = [replace(device, copy_wait_s=0.6) for device in context.summary.devices]
     rows = [replace(row, **changes) for row in context.summary.transfers]
-    return replace(context, summary=replace(context.summary, devices=devices, transfers=rows))
+    return with_summary(context, devices=devices, transfers=rows)
 
 
 KEPT: dict[str, Any] = {"workers": 2, "fetch_s": 0.004, "passes": 10, "start_s": 0.1}

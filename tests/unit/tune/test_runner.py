@@ -16,9 +16,18 @@ from trainprof.launch.outcome import Outcome
 from trainprof.launch.run import FinishedRun
 from trainprof.record.run_directory import RunDirectory
 from trainprof.tune import runner
-from trainprof.tune.runner import WOULD_FILL, Script, ScriptRunner, argument_of, label_of
+from trainprof.tune.runner import WOULD_FILL, Script, ScriptRunner
 from trainprof.tune.sandbox.sandbox import Sandbox
-from trainprof.tune.trial import WARM_UP, Limits, Measured, Trial, baseline, name_of
+from trainprof.tune.trial import (
+    WARM_UP,
+    Limits,
+    Measured,
+    Trial,
+    argument_of,
+    baseline,
+    label_of,
+    name_of,
+)
 
 SINGLE = Trial(name_of({"num_workers": 3, "persistent_workers": True}))
 OF_TWO = Trial(name_of({"num_workers": {"a.py:1": 4, "a.py:2": 2}}))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.timeline.events import Bool, Events, Int64
 from trainprof.analysis.timeline.intervals import Coverage, own_inside_ns
 from trainprof.analysis.timeline.ledger import DeviceWaits
-from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import DeviceMarkFlag, Kind, SyncFlag, TransferFlag
+
+if TYPE_CHECKING:
+    from trainprof.analysis.timeline.events import Bool, Events, Int64
+    from trainprof.analysis.timeline.timeline import Timeline
 
 # Clocks of host and device drift apart: they are aligned anew over so many marks.
 _ALIGNED_MARKS: Final = 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,6 @@ from trainprof.analysis.machine.processes import (
     samples_by_pid,
     ticks_of,
 )
-from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.metadata import Metadata, integer
 from trainprof.analysis.run.training_process import is_of_loader
 from trainprof.analysis.stacks.samples import (
@@ -42,7 +41,6 @@ from trainprof.analysis.stacks.samples import (
     sampled_threads,
     thread_samples,
 )
-from trainprof.analysis.statistics.time_weighted import Line
 from trainprof.analysis.summary.distribution import statistics_s
 from trainprof.analysis.summary.loader import Fetch, WorkerThreads
 from trainprof.analysis.timeline.events import (
@@ -53,8 +51,12 @@ from trainprof.analysis.timeline.events import (
     joined_tables,
     rows_of,
 )
-from trainprof.analysis.timeline.iterations import LoaderIterations
 from trainprof.record.schema import Kind, SlowSampleFlag, Topic
+
+if TYPE_CHECKING:
+    from trainprof.analysis.run.analysed import Analysed
+    from trainprof.analysis.statistics.time_weighted import Line
+    from trainprof.analysis.timeline.iterations import LoaderIterations
 
 DEFAULT_SLOW_SAMPLES: Final = 10
 # Few samples of the state say nothing about how long a process was in each.
@@ -222,7 +224,7 @@ def _resources(table: FetchTable, samples: Mapping[int, Samples]) -> dict[str, A
 def _worker(table: FetchTable, p: LoaderIterations, resources: dict[str, Any]) -> dict[str, Any]:
     pid, number = int(table.pid[0]), int(table.worker[0])
     start, wall = table.start_ns, table.wall_ns
-    # Of each epoch it was there from its first fetch on; between epochs nobody asks it anything.
+    # Of each epoch it was there from its first fetch on; between epochs it is asked nothing.
     in_epoch = p.number_at(start)
     served, first_of_epoch = np.unique(in_epoch, return_index=True)
     served, first_of_epoch = served[served >= 0], first_of_epoch[served >= 0]

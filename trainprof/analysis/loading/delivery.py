@@ -81,7 +81,7 @@ def starts_of(p: LoaderIterations, fetches: FetchTable) -> dict[str, float]:
 
 
 def _saved_ns(p: LoaderIterations, fetches: FetchTable) -> Float64:
-    """Returns what the quick batches of each epoch saved beside usual ones."""
+    """Returns what the quick batches of each epoch saved compared with usual ones."""
     own = fetches.loader == p.loader
     took, start = fetches.wall_ns[own], fetches.start_ns[own]
     if len(took) == 0:

@@ -119,22 +119,22 @@ def _measured(details: Details, start: Int64) -> dict[str, Any]:
         return np.where(recorded == NOT_TOLD, np.nan, recorded.astype(np.float64) * 1000)
 
     def or_nothing(column: Float64) -> Float64:
-        return np.where(np.isnan(column) & (of_cpu >= 0), 0.0, column)
+        return np.where(np.isnan(column) & (cpu_place >= 0), 0.0, column)
 
-    cpu, of_cpu = column(Kind.FETCH_CPU)
-    io, of_io = column(Kind.FETCH_IO)  # written where there was any
-    reading, of_reading = column(Kind.FETCH_READING)
-    batch, of_batch = column(Kind.FETCH_BATCH)
+    cpu, cpu_place = column(Kind.FETCH_CPU)
+    io, io_place = column(Kind.FETCH_IO)  # written where there was any
+    reading, reading_place = column(Kind.FETCH_READING)
+    batch, batch_place = column(Kind.FETCH_BATCH)
     return {
-        "stands_for": np.nan_to_num(values(of_cpu, cpu["flags"])),
-        "cpu_ns": values(of_cpu, cpu["end"] - cpu["start"]),
-        "process_cpu_ns": values(of_cpu, cpu["value"]),
-        "delay_ns": values(of_cpu, from_us(cpu["site"])),
-        "throttled_ns": or_nothing(values(of_io, from_us(io["site"]))),
-        "reading_ns": values(of_reading, reading["end"] - reading["start"]),
-        "read_bytes": or_nothing(values(of_io, io["value"] & ((1 << FAULTS_SHIFT) - 1))),
-        "major_faults": or_nothing(values(of_io, io["value"] >> FAULTS_SHIFT)),
-        "batch_bytes": values(of_batch, batch["value"]),
+        "stands_for": np.nan_to_num(values(cpu_place, cpu["flags"])),
+        "cpu_ns": values(cpu_place, cpu["end"] - cpu["start"]),
+        "process_cpu_ns": values(cpu_place, cpu["value"]),
+        "delay_ns": values(cpu_place, from_us(cpu["site"])),
+        "throttled_ns": or_nothing(values(io_place, from_us(io["site"]))),
+        "reading_ns": values(reading_place, reading["end"] - reading["start"]),
+        "read_bytes": or_nothing(values(io_place, io["value"] & ((1 << FAULTS_SHIFT) - 1))),
+        "major_faults": or_nothing(values(io_place, io["value"] >> FAULTS_SHIFT)),
+        "batch_bytes": values(batch_place, batch["value"]),
     }
 
 

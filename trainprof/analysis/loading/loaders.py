@@ -1,15 +1,20 @@
-"""The loaders of a run."""
+"""The loaders of a run: their figures in all of it and in training, and what bounds them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
 
-from trainprof.analysis.loading.batch_preparation import BatchPreparation, fetch_of
+from trainprof.analysis.loading.batch_preparation import (
+    BatchPreparation,
+    batch_preparation,
+    fetch_of,
+)
 from trainprof.analysis.loading.delivery import delivery_of, sampler_starts_s, starts_of
 from trainprof.analysis.loading.fetches import Details, FetchTable
 from trainprof.analysis.loading.loader_builder import (
@@ -24,12 +29,14 @@ from trainprof.analysis.loading.workers import (
     lost_workers,
     threads_of,
 )
+from trainprof.analysis.pipeline.bounds import PipelineInputs
+from trainprof.analysis.pipeline.fit import LoaderModel, model_of, pipeline_inputs
 from trainprof.analysis.run.analysed import Analysed
-from trainprof.analysis.run.metadata import Metadata, integer, words
-from trainprof.analysis.stacks.hot_lines import fetch_lines
+from trainprof.analysis.run.metadata import Metadata, integer, number, words
+from trainprof.analysis.stacks.hot_lines import FetchSamples, fetch_lines, fetch_samples
 from trainprof.analysis.stacks.samples import LineNames, Stack, function_of
 from trainprof.analysis.summary.distribution import statistics_s
-from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.loader import Loader, LoaderBound
 from trainprof.analysis.timeline.evaluation import evaluation_ns
 from trainprof.analysis.timeline.events import Bool, Events, Int64
 from trainprof.analysis.timeline.iterations import (
@@ -38,10 +45,13 @@ from trainprof.analysis.timeline.iterations import (
     LoaderIterations,
     feeding_iterations,
 )
+from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.names import UNKNOWN_SITE
 from trainprof.record.schema import Kind
 
+_LOADERS_MODELLED: Final = 8
+MAX_BOUNDS: Final = 4
 _CALLS: Final = (Kind.LOADER_NEXT, Kind.SAMPLER, Kind.LOADER_CLOSE)
 # Numbers of batches that epochs came to: of loaders over parts of the data, one after the other.
 _UNLIKE: Final = 3
@@ -49,6 +59,88 @@ _UNLIKE: Final = 3
 _ENDED_LISTED: Final = 32
 # Of the epochs of an evaluation: from there on a line is where it is called.
 _MOST: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderPart:
+    """The loaders of a run.
+
+    Attributes:
+        in_loop: As the training phase has them, without those that have no epoch in it.
+        samples: How many were trained on.
+        known_of: Returns the model of a loader, by its id.
+        making_of: Stack samples of its workers' fetches, by id of a loader that feeds training.
+    """
+
+    loaders: list[Loader]
+    in_loop: list[Loader]
+    samples: int | None
+    known_of: Callable[[int], LoaderModel | None]
+    making_of: Mapping[int, FetchSamples]
+
+
+def loader_part(run: Analysed) -> LoaderPart:
+    timeline, making = run.timeline, batch_preparation(run)
+    loaders = loaders_of(run, making)
+    costliest = sorted(loaders, key=lambda loader: -loader.wait_total_s)[:_LOADERS_MODELLED]
+    known = {loader.id: _pipeline_inputs(run, making, loader.id) for loader in costliest}
+    samples = trained_samples(timeline, making.fetches, run.metadata)
+    known_of = cache(lambda number: model_of(known.get(number)))
+    loaders = with_bounds(loaders, known_of)
+    in_loop = loaders_in_loop(run, making, loaders)
+    making_of = {
+        loader.id: fetch_samples(making.fetches, loader.id, making.stack_samples)
+        for loader in in_loop
+        if loader.num_workers and loader.role == TRAINING
+    }
+    return LoaderPart(loaders, in_loop, samples, known_of, making_of)
+
+
+def with_bounds(
+    loaders: list[Loader], known_of: Callable[[int], LoaderModel | None]
+) -> list[Loader]:
+    """Returns all loaders, those that were waited for most with what bounds them."""
+    eligible = [
+        loader
+        for loader in loaders
+        if loader.role in (TRAINING, EVALUATION) and loader.iterations >= MIN_STEADY_STEPS
+    ]
+    ranked = sorted(eligible, key=lambda loader: (loader.role != TRAINING, -loader.wait_total_s))
+    bounds = {loader.id: _bound_of(known_of(loader.id)) for loader in ranked[:MAX_BOUNDS]}
+    return [replace(loader, bound=bounds.get(loader.id)) for loader in loaders]
+
+
+def _bound_of(model: LoaderModel | None) -> LoaderBound | None:
+    """The model is not exact: a limit that the run went below is the measured step."""
+    if model is None:
+        return None
+    bound, measured_s = model.now.bound, model.measured.step_s
+    return LoaderBound(
+        by=bound.name,
+        wait_cause=bound.wait_cause,
+        parts_s=bound.parts_s,
+        limits_s={name: min(s, measured_s) for name, s in bound.limits_s.items()},
+        step_s=model.now.step_s.mid,
+        measured_step_s=measured_s,
+    )
+
+
+def _pipeline_inputs(run: Analysed, making: BatchPreparation, loader: int) -> PipelineInputs | None:
+    """None where lines were timed or devices waited for: parts are slowed, and not alike."""
+    host = run.recording.section("host")
+    cores = run.host.cores.usable or number(host.get("cores"), 0.0)
+    if cores <= 0 or run.has_timed_lines() or run.synchronized() is not None:
+        return None
+    return pipeline_inputs(
+        run.timeline,
+        making.fetches,
+        run.metadata,
+        loader,
+        cores=cores,
+        ranks=run.host.ranks,
+        details=making.details,
+        samples=making.samples.get(run.process.pid or 0, []),
+    )
 
 
 def loaders_of(run: Analysed, making: BatchPreparation) -> list[Loader]:
@@ -143,8 +235,8 @@ def _loader_of(
     evaluation = segments if is_here else None
     figures = _figures(p, calls, making, is_pinned=is_pinned, evaluation=evaluation)
     fetch, asked = figures["fetch"], has_asked(making.streams, figures["fetch"])
-    of_loader = making.details[making.details["site"] == p.loader]
-    built = of_loader[of_loader["kind"] == Kind.LOADER_BUILT]
+    own_details = making.details[making.details["site"] == p.loader]
+    built = own_details[own_details["kind"] == Kind.LOADER_BUILT]
     site, collate = metadata.get("site"), metadata.get("collate_site")
     settings: dict[str, Any] = {
         name: read(metadata.get(name)) for names, read in _SETTINGS for name in names
@@ -158,7 +250,7 @@ def _loader_of(
         **figures,
         shares_samples=_shares_samples(metadata, has_asked=asked),
         length=None if _has_parts(p) else integer(metadata.get("length")),
-        lost_workers=lost_workers(of_loader, making.origin_ns),
+        lost_workers=lost_workers(own_details, making.origin_ns),
         thread="training" if is_here else "other",
         collate_site=sites[collate] if isinstance(collate, int) else None,
         built_by=builder_of(metadata),

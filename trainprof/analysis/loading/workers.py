@@ -87,7 +87,7 @@ def threads_of(
     by_pid: Mapping[int, WorkerThreads | None], fetch: Fetch | None
 ) -> WorkerThreads | None:
     """Returns what the workers of a loader have; of those that differ the fewest threads."""
-    known = [threads for threads in _of_loader(by_pid, fetch) if threads is not None]
+    known = [threads for threads in _of_its_workers(by_pid, fetch) if threads is not None]
     return min(known, key=lambda threads: threads.torch, default=None)
 
 
@@ -124,7 +124,7 @@ def equal_workers(streams: Mapping[int, WorkerStream], fetch: Fetch | None) -> i
         1 where all differ; None where no two workers of an epoch can be compared.
     """
     epochs: defaultdict[int | None, list[tuple[int, ...]]] = defaultdict(list)
-    for stream in _of_loader(streams, fetch):
+    for stream in _of_its_workers(streams, fetch):
         samples = stream.checksums
         if samples and len(set(samples)) >= _DIFFERENT * len(samples):
             epochs[stream.base_seed].append(samples)
@@ -134,7 +134,7 @@ def equal_workers(streams: Mapping[int, WorkerStream], fetch: Fetch | None) -> i
 
 def has_asked(streams: Mapping[int, WorkerStream], fetch: Fetch | None) -> bool:
     """Whether a process that prepares a loader's batches called get_worker_info()."""
-    return any(stream.asked_for_worker for stream in _of_loader(streams, fetch))
+    return any(stream.asked_for_worker for stream in _of_its_workers(streams, fetch))
 
 
 def _last(key: str, environments: Iterable[Any]) -> Mapping[str, Any]:
@@ -143,7 +143,7 @@ def _last(key: str, environments: Iterable[Any]) -> Mapping[str, Any]:
     return note if isinstance(note, dict) else {}
 
 
-def _of_loader(by_pid: Mapping[int, T], fetch: Fetch | None) -> list[T]:
+def _of_its_workers(by_pid: Mapping[int, T], fetch: Fetch | None) -> list[T]:
     """Returns what the processes recorded that prepare a loader's batches."""
     pids = {row["pid"] for row in fetch.per_worker} if fetch is not None else set()
     return [recorded for pid, recorded in by_pid.items() if pid in pids]

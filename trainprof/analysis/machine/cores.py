@@ -6,14 +6,16 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainprof.analysis.machine.processes import ticks_of, tree_percent
 from trainprof.analysis.run.metadata import integer, integers, number
-from trainprof.analysis.run.recording import Recording
-from trainprof.analysis.run.training_process import TrainingProcess
 from trainprof.analysis.statistics.time_weighted import Window
 from trainprof.record.schema import Topic
+
+if TYPE_CHECKING:
+    from trainprof.analysis.run.recording import Recording
+    from trainprof.analysis.run.training_process import TrainingProcess
 
 # Linux's own limit (CONFIG_NR_CPUS of x86-64); a damaged log may tell any number.
 _MOST_PROCESSORS: Final = 8192

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from trainprof.analysis.machine.cores import HostPart
 from trainprof.analysis.machine.gpus import energy_of, gpus_of
 from trainprof.analysis.machine.processes import (
     Tick,
@@ -18,7 +17,6 @@ from trainprof.analysis.machine.processes import (
     tree_percent,
 )
 from trainprof.analysis.run.metadata import integer
-from trainprof.analysis.run.recording import Recording
 from trainprof.analysis.statistics.time_weighted import (
     NS_PER_S,
     Floats,
@@ -37,6 +35,10 @@ from trainprof.analysis.statistics.time_weighted import (
     times_of,
 )
 from trainprof.analysis.summary.run import System
+
+if TYPE_CHECKING:
+    from trainprof.analysis.machine.cores import HostPart
+    from trainprof.analysis.run.recording import Recording
 
 _DEFAULT_INTERVAL_S: Final = 0.5
 _US_PER_S: Final = 1_000_000

@@ -11,17 +11,12 @@ from trainprof.analysis.model.optimizer_builder import OptimizerCall, builder_in
 from trainprof.analysis.run.metadata import (
     Metadata,
     Sites,
-    dicts_in,
     integer,
     integers,
-    share_in,
 )
 from trainprof.analysis.summary.code import Numerics
-from trainprof.record.notes import last_record
 from trainprof.record.schema import Topic
 
-_DISCARDED: Final = "discarded_gradients"
-_UNUSED: Final = "unused_gradients"
 _LOOPED: Final = "looped_optimizer"
 
 
@@ -78,10 +73,6 @@ class TorchSettings:
         optimizers: How many made a step, as far as recorded.
         decomposes_in_float64: The script's text decomposes matrices, where it trains in float64.
         convolves_in_float64: Parameters may be such weights of convolutions.
-        unused: Gradients that no optimizer uses, as the probe has them, with `at`, `model`,
-            `model_at`.
-        discarded: Likewise those that are reset before their optimizer steps, by line, most time
-            first.
     """
 
     threads: int | None = None
@@ -97,8 +88,6 @@ class TorchSettings:
     numerics: Numerics | None = None
     convolves_in_float64: bool = False
     decomposes_in_float64: bool = False
-    unused: dict[str, Any] | None = None
-    discarded: list[dict[str, Any]] = field(default_factory=list)
     threads_set_at: str | None = None
 
 
@@ -113,8 +102,6 @@ def torch_settings(
     records = metadata.environment()
     spent = _Updates(updates_s, metadata.texts[Topic.OPTIMIZER], records)
     threads = _integers(records, "torch_threads")
-    unused = last_record(_UNUSED, records).get(_UNUSED)
-    discarded = dicts_in(last_record(_DISCARDED, records).get(_DISCARDED))
     numerics = [note for x in records if isinstance(note := x.get("numerics"), dict)]
 
     def is_noted(key: str) -> bool:
@@ -139,8 +126,6 @@ def torch_settings(
         numerics=_numerics(numerics[0], sites) if numerics else None,
         convolves_in_float64=is_noted("convolves_in_float64"),
         decomposes_in_float64=is_noted("decomposes_in_float64"),
-        unused=_needless(unused, sites) if isinstance(unused, dict) and unused else None,
-        discarded=sorted([_needless(note, sites) for note in discarded], key=_share_of_backward),
         threads_set_at=sites.known(first("threads_set_at")),
     )
 
@@ -202,16 +187,6 @@ def _numerics(note: Mapping[str, Any], sites: Sites) -> Numerics:
         str(note.get("products", "unknown")),
         [place for place in places if place is not None],
     )
-
-
-def _needless(note: Mapping[str, Any], sites: Sites) -> dict[str, Any]:
-    """Returns what a probe recorded of gradients, with its lines, and the class of their model."""
-    at, model_at = (sites.known(integer(note.get(name))) for name in ("site", "model_site"))
-    return {**note, "at": at, "model_at": model_at, "model": str(note.get("model", ""))}
-
-
-def _share_of_backward(note: Mapping[str, Any]) -> float:
-    return -sum(share_in(note.get(name)) for name in ("unused_share", "mixed_share"))
 
 
 def _own(record: Mapping[str, Any], sites: Sites, spent: _Updates) -> OwnOptimizer | None:

@@ -83,7 +83,7 @@ class PipelineInputs:
         batches: Per epoch.
         left: That an epoch would go on with, were it not left after those, by `break` say.
         fetch_s: Of each batch, in the sampler's order; `running_s`, `runnable_s` and `reading_s`
-            are parts of it, `cpu_s` is of all threads meanwhile: NaN where not measured.
+            are parts of it, `cpu_s` is of all threads: NaN where not measured.
         compute_s, wait_s: Behind the k-th batch, and inside the `next` that gave it.
         workers_busy: The mean number of workers that fetched while the k-th was computed with.
         receive_s, sampler_s, turnaround_s, spawn_s, boot_s, compute_cores, others: As in
@@ -430,13 +430,13 @@ def _largest(seconds: dict[str, float]) -> str:
     return max(seconds, key=lambda name: seconds[name])
 
 
-def _limits(p: Pipeline, of_a_worker: str) -> dict[str, float]:
+def _limits(p: Pipeline, worker_limit: str) -> dict[str, float]:
     running, fetch = float(p.running_s.mean()), float((p.asleep_s + p.running_s).mean())
     compute, receive = float(p.compute_s.mean()), float(p.receive_s.mean())
     main = compute + receive + p.sampler_s
     latency = (fetch + p.turnaround_s) / p.workers if p.workers else fetch + main
     used = running + compute * p.compute_cores + receive + p.sampler_s
-    return {of_a_worker: latency, CPU: used / p.cores, MAIN_PROCESS: main}
+    return {worker_limit: latency, CPU: used / p.cores, MAIN_PROCESS: main}
 
 
 def _slow_side(inputs: PipelineInputs, p: Pipeline) -> str:

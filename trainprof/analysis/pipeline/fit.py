@@ -66,7 +66,7 @@ _CPU_SAMPLING_ERROR: Final = 0.2
 _TELLING_SHARE: Final = 0.1
 # Threads of others: the error of this estimate.
 _LEAST_OTHERS: Final = 0.5
-# Slowdowns of computing that are tried, as shares of the most that is possible, on so many batches.
+# Slowdowns of computing that are tried, as shares of the largest one, on how many batches.
 _SLOWDOWNS_TRIED: Final = tuple(k / 10 for k in range(11))
 _BATCHES_TRIED: Final = 200
 
@@ -123,7 +123,7 @@ def pipeline_inputs(
     if not epochs:
         return None
     length = integer(settings.get("length")) or 0
-    whole = _of_one_length(epochs)
+    whole = _equally_long(epochs)
     # A run that was limited ends in the midst of its only epoch.
     batches = max(len(whole[0]), length) if len(epochs) == 1 else len(whole[0])
     rows = np.concatenate([epoch.fetch for epoch in whole])
@@ -180,7 +180,7 @@ def _setting_of(settings: Mapping[str, Any]) -> Setting | None:
     return Setting(workers, min(prefetch, MAX_BATCHES_AHEAD), is_persistent)
 
 
-def _of_one_length(epochs: list[RecordedEpoch]) -> list[RecordedEpoch]:
+def _equally_long(epochs: list[RecordedEpoch]) -> list[RecordedEpoch]:
     """Returns the longest of some epochs, or the beginnings of most where those are too few."""
     lengths = sorted(map(len, epochs))
     longest, usual = lengths[-1], lengths[len(lengths) // 2]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from trainprof.analysis.loading.fetches import Details, FetchTable
-from trainprof.analysis.pipeline.bounds import Setting
 from trainprof.analysis.timeline.events import Events, Int64, rows_of
 from trainprof.analysis.timeline.intervals import EVER, Coverage, collections_on
 from trainprof.analysis.timeline.iterations import LEARNING, TRAINING, LoaderIterations
-from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import Kind
+
+if TYPE_CHECKING:
+    from trainprof.analysis.loading.fetches import Details, FetchTable
+    from trainprof.analysis.pipeline.bounds import Setting
+    from trainprof.analysis.timeline.timeline import Timeline
 
 # Enough for any mean.
 _MAX_EPOCHS: Final = 64

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from trainprof.analysis.lines.times import has_timed_functions
-from trainprof.analysis.machine.cores import HostPart
 from trainprof.analysis.run.metadata import Metadata, Sites, number
-from trainprof.analysis.run.recording import Recording
-from trainprof.analysis.run.training_process import TrainingProcess
 from trainprof.analysis.timeline.events import Bool, Int64, nest
 from trainprof.analysis.timeline.iterations import LoaderIterations, epoch_starts, find_iterations
 from trainprof.analysis.timeline.ledger import Window
-from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.errors import TrainprofError
 from trainprof.record.schema import Kind
+
+if TYPE_CHECKING:
+    from trainprof.analysis.machine.cores import HostPart
+    from trainprof.analysis.run.recording import Recording
+    from trainprof.analysis.run.training_process import TrainingProcess
+    from trainprof.analysis.timeline.timeline import Timeline
 
 DEFAULT_WAIT_THRESHOLD_S: Final = 0.5
 # A damaged manifest may hold any number: in ns, and times the batches, it must fit an int64.

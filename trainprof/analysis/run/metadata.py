@@ -112,10 +112,6 @@ def share_in(value: object) -> float:
     return min(max(float(value), 0.0), 1.0) if isinstance(value, (int, float)) else 0.0
 
 
-def dicts_in(value: object) -> list[dict[str, Any]]:
-    return [x for x in value if isinstance(x, dict)] if isinstance(value, list) else []
-
-
 def number(value: Any, default: float) -> float:
     """Returns `value` if it is a number that something can have measured, else the default."""
     known_value = known(value)

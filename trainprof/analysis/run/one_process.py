@@ -19,7 +19,7 @@ from trainprof.analysis.distributed.collectives import (
     python_ns,
 )
 from trainprof.analysis.lines.times import line_cost
-from trainprof.analysis.loading.loader_summary import LoaderPart, loader_part
+from trainprof.analysis.loading.loaders import LoaderPart, loader_part
 from trainprof.analysis.machine.processes import memory_growth, room_of, ticks_of
 from trainprof.analysis.machine.system import system_of
 from trainprof.analysis.model.compilations import compilations_of, compiling_in_training

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from trainprof.analysis.run.metadata import Metadata
 from trainprof.analysis.run.process_name import ancestors_of, rank_and_size
-from trainprof.analysis.run.recording import Recording
 from trainprof.analysis.timeline.events import MAX_PID, RECORD_DTYPE, Events, ProcessLog, no_events
 from trainprof.record.schema import Kind, Topic
+
+if TYPE_CHECKING:
+    from trainprof.analysis.run.recording import Recording
 
 # Details whose site is a loader's id.
 _OF_LOADER: Final = (

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
-from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
 from trainprof.analysis.timeline.iterations import (
     EVALUATION,
     LEARNING,
@@ -18,6 +16,10 @@ from trainprof.analysis.timeline.iterations import (
 )
 from trainprof.analysis.timeline.ledger import within
 from trainprof.record.schema import ForwardFlag, Kind
+
+if TYPE_CHECKING:
+    from trainprof.analysis.loading.recreated_loaders import BuiltLoaders
+    from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
 
 _NEVER: Final = np.iinfo(np.int64).max
 # Of stretches of forwards that may be rollouts, between the forwards: an environment is at work
@@ -44,12 +46,13 @@ def evaluated(
         segment
         for p in loaders
         if p.of_stage(EVALUATION).any()
-        for segment in (_of_iterations(p, events, marks), _of_portions(p, events, marks))
+        for segment in (_whole_iterations(p, events, marks), _portions(p, events, marks))
     ]
     training = [p.loader for p in loaders if p.role == TRAINING]
     asked = events.where(events.is_kind(Kind.LOADER_NEXT) & np.isin(events.site, training))
     by_hand = _without_loader(events, marks, asked.start, update_ends)
-    if _may_be_rollouts(by_hand, events, _of_older_data(asked, by_hand, built), update_ends):
+    older = _batches_of_older_data(asked, by_hand, built)
+    if _may_be_rollouts(by_hand, events, older, update_ends):
         took_ns = int((by_hand[:, 1] - by_hand[:, 0]).sum())
         if _between_forwards_ns(by_hand, events, marks) >= _PLAYED_FROM_SHARE * took_ns:
             by_hand = by_hand[:0]
@@ -101,7 +104,7 @@ class _Marks:
         )
 
 
-def _of_iterations(p: LoaderIterations, events: Events, marks: _Marks) -> Int64:
+def _whole_iterations(p: LoaderIterations, events: Events, marks: _Marks) -> Int64:
     """Iterations with no training inside, each from its iterator to its last forward."""
     chosen = np.flatnonzero(p.of_stage(EVALUATION) & ~_is_in_portions(p, events))
     others = marks.top & events.is_kind(*LOADER_CALLS) & (events.site != p.loader)
@@ -111,7 +114,7 @@ def _of_iterations(p: LoaderIterations, events: Events, marks: _Marks) -> Int64:
     return np.stack([p.start[chosen], ends], axis=1)
 
 
-def _of_portions(p: LoaderIterations, events: Events, marks: _Marks) -> Int64:
+def _portions(p: LoaderIterations, events: Events, marks: _Marks) -> Int64:
     """Iterations with training in between: each run of calls, to the last forward after."""
     chosen = p.of_stage(EVALUATION) & _is_in_portions(p, events)
     calls = np.flatnonzero(marks.top & events.is_kind(*LOADER_CALLS) & (events.site == p.loader))
@@ -190,7 +193,7 @@ def _is_in_few_steps(forward: Events, chosen: Bool, update_ends: Int64) -> bool:
     return steps_with * 2 <= len(update_ends) + 1
 
 
-def _of_older_data(asked: Events, stretches: Int64, built: BuiltLoaders) -> Int64:
+def _batches_of_older_data(asked: Events, stretches: Int64, built: BuiltLoaders) -> Int64:
     """When batches were asked for of data that no earlier stretch of forwards may have given."""
     before = np.searchsorted(stretches[:, 0], asked.start) - 1
     since = np.append(stretches[:, 1], _NEVER)[before]
@@ -206,9 +209,9 @@ def _may_be_rollouts(stretches: Int64, events: Events, batches: Int64, update_en
         return False
     first, last = stretches[0, 0], stretches[-1, 0]
     is_in_cycles = bool(((update_ends > first) & (update_ends < last)).any())
-    is_fed = bool(((batches > first) & (batches < last)).any())
+    takes_batches = bool(((batches > first) & (batches < last)).any())
     losses = events.start[events.is_kind(Kind.LOSS)]
-    return is_in_cycles and not is_fed and not within(stretches, losses).any()
+    return is_in_cycles and not takes_batches and not within(stretches, losses).any()
 
 
 def _between_forwards_ns(stretches: Int64, events: Events, marks: _Marks) -> int:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from trainprof.analysis.loading.fetches import Details
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting, nest
 from trainprof.analysis.timeline.iterations import LEARNING, LOADER_CALLS
 from trainprof.record.schema import ForwardFlag, Kind
+
+if TYPE_CHECKING:
+    from trainprof.analysis.loading.fetches import Details
 
 
 def with_unlearnt_as_forwards(events: Events, nesting: Nesting) -> Events:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainprof.analysis.timeline.events import Events, Int64, Nesting
 from trainprof.record.schema import Kind
+
+if TYPE_CHECKING:
+    from trainprof.analysis.timeline.events import Events, Int64, Nesting
 
 
 @dataclass(frozen=True, slots=True)

@@ -437,8 +437,9 @@ def update_seconds(
     in_loop = (events.start >= window.loop_start) & (events.start < window.loop_end)
     counted = np.flatnonzero(in_loop & (attribution.key == KEY["optimizer"]) & ~is_beside)
     # Each of them that is a step, or the innermost step or other update around it.
-    wanted = is_step | is_beside
-    around = np.where(wanted[counted], counted, nesting.nearest(wanted)[counted])
+    around = counted.astype(np.int64)
+    while (above := (around >= 0) & ~(is_step | is_beside)[around]).any():
+        around[above] = nesting.parent[around[above]]
     is_in_step = (around >= 0) & is_step[around]
     counted, around = counted[is_in_step], around[is_in_step]
     own_ns = attribution.own_ns[counted].astype(np.int64)

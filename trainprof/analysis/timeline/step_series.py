@@ -97,5 +97,5 @@ def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
 
 def first_recording(directory: RunDirectory) -> Recording:
     """Reads a run; of one whose ranks each had a trainprof of its own, the first rank."""
-    of_ranks = [] if directory.manifest.exists() else rank_recordings(directory)
-    return of_ranks[0] if of_ranks else read_recording(directory)
+    recordings = [] if directory.manifest.exists() else rank_recordings(directory)
+    return recordings[0] if recordings else read_recording(directory)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainprof.analysis.run.metadata import Metadata
-from trainprof.analysis.statistics.speedup import Pace
 from trainprof.analysis.statistics.step_noise import Floats, drift_between, half_split_drift
-from trainprof.analysis.timeline.events import Bool, Int64
 from trainprof.analysis.timeline.iterations import (
     TRAINING,
     LoaderIterations,
@@ -32,8 +29,13 @@ from trainprof.analysis.timeline.steady_state import (
     few_that_save,
     steady_steps,
 )
-from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import Kind
+
+if TYPE_CHECKING:
+    from trainprof.analysis.run.metadata import Metadata
+    from trainprof.analysis.statistics.speedup import Pace
+    from trainprof.analysis.timeline.events import Bool, Int64
+    from trainprof.analysis.timeline.timeline import Timeline
 
 # Of steps: a loader that feeds this share feeds all. The first and last of an epoch may lie half in
 # it, and what comes ahead of the first batch may be a step.
@@ -164,7 +166,7 @@ def _in_stretches(first: Int64, behind: Int64, count: int) -> Bool:
 
 
 def _worker_cycle(timeline: Timeline, metadata: Metadata) -> int:
-    """Workers of the loader that feeds training: waits repeat after so many steps."""
+    """Workers of the loader that feeds training: waits repeat after this number of steps."""
     feeder = timeline.feeder()
     if feeder is None or len(feeder) * 2 > len(timeline.steps.ends):
         return 1
@@ -227,9 +229,9 @@ def shares_of_steps(timeline: Timeline, steps: StepTable) -> dict[int, float]:
     whole_ns = float(own_ns.sum())
     shares = {}
     for p in timeline.loaders_here():
-        fed_ns = float(own_ns[_fed_by(p, timeline)].sum()) if p.role == TRAINING else 0.0
-        if fed_ns > 0:
-            shares[p.loader] = _share(fed_ns, whole_ns)
+        feeding_ns = float(own_ns[_steps_with_batches(p, timeline)].sum())
+        if p.role == TRAINING and feeding_ns > 0:
+            shares[p.loader] = _share(feeding_ns, whole_ns)
     return shares
 
 
@@ -238,7 +240,7 @@ def are_all_fed(timeline: Timeline) -> bool:
     has_loader = np.zeros(len(timeline.steps.ends), dtype=bool)
     for p in timeline.loaders:
         if p.role == TRAINING:
-            has_loader |= _fed_by(p, timeline)
+            has_loader |= _steps_with_batches(p, timeline)
     return _share(float(has_loader.sum()), float(len(has_loader))) == 1.0
 
 
@@ -246,7 +248,7 @@ def _share(part: float, whole: float) -> float:
     return 1.0 if part >= NEARLY_ALL * whole else part / whole
 
 
-def _fed_by(p: LoaderIterations, timeline: Timeline) -> Bool:
+def _steps_with_batches(p: LoaderIterations, timeline: Timeline) -> Bool:
     """Returns the steps from the one that takes an epoch's first batch to its last.
 
     Those in between that take none use the batch of the step before.

@@ -100,8 +100,8 @@ def build_timeline(process: TrainingProcess, start: int, end: int) -> Timeline:
     """Works out the training thread's timeline; `start` and `end` are the process's."""
     events = with_first_batches(on_calling_threads(process.events))
     thread = training_thread(events, process.main_thread)
-    of_thread = events.thread == thread
-    own = events if of_thread.all() else events.where(of_thread)
+    is_on_thread = events.thread == thread
+    own = events if is_on_thread.all() else events.where(is_on_thread)
     nesting = nest(own)
     update_ends = own.end[update_mask(own, nesting)]
     if len(update_ends) == 0:
@@ -276,13 +276,13 @@ def step_boundaries(
     backward = events.is_kind(Kind.BACKWARD)
     outermost = np.flatnonzero(backward & ~nesting.inside(backward) & ~ignore)
     if len(outermost):
-        return Boundaries(events.end[_of_a_forward(events, nesting, outermost)], "backward")
+        return Boundaries(events.end[_behind_forwards(events, nesting, outermost)], "backward")
     if len(batch_ends):
         return Boundaries(np.sort(batch_ends), "batches")
     return Boundaries(np.empty(0, dtype=np.int64), "none")
 
 
-def _of_a_forward(events: Events, nesting: Nesting, backwards: Int64) -> Int64:
+def _behind_forwards(events: Events, nesting: Nesting, backwards: Int64) -> Int64:
     """Leaves out backwards that follow no forward, where most do (torch.compile traces one)."""
     top = backwards[nesting.parent[backwards] < 0]
     backwards = top if len(top) else backwards

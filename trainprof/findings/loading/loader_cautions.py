@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.iterations import OTHER
-from trainprof.findings.run_context import Feeder
+
+if TYPE_CHECKING:
+    from trainprof.analysis.summary.loader import Loader
+    from trainprof.findings.run_context import Feeder
 
 _ONE_ITERATOR: Final = "one iterator, batches = iter(loader), and another only when that has ended"
 # Where indices are to be worked out beforehand.

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainprof.analysis.loading.loader_builder import settings_of
 from trainprof.analysis.pipeline.bounds import Interval, Prediction, Setting
 from trainprof.analysis.summary.finding import LOADER_ID, Finding, Threshold
 from trainprof.analysis.summary.levels import percent
-from trainprof.analysis.summary.loader import Loader
 from trainprof.findings.gain import Gain, of_setting, plain_finding
 from trainprof.findings.loading.loader_cautions import cautions_of, needed_first
 from trainprof.findings.loading.waiting import WAIT_SHARE, collate_share
-from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.wording import around, place, share_of, span
+
+if TYPE_CHECKING:
+    from trainprof.analysis.summary.loader import Loader
+    from trainprof.findings.run_context import Feeder, RunContext
 
 # Of the making of batches: from here on it is the dataset that takes it.
 _OF_DATASET: Final = 0.5

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -36,7 +36,6 @@ from trainprof.analysis.run.evidence import NAMED_FROM_SHARE, is_waiting, places
 from trainprof.analysis.stacks.samples import function_of
 from trainprof.analysis.summary.code import HotLine, hottest
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
-from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.analysis.timeline.ledger import BEFORE_BACKWARD, ELSEWHERE
 from trainprof.findings.gain import Gain, of_python, outside_steps, plain_finding
@@ -47,8 +46,11 @@ from trainprof.findings.library_loop import (
     library_called_at,
 )
 from trainprof.findings.rule import Rule
-from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import caller, span, takes_of_it
+
+if TYPE_CHECKING:
+    from trainprof.analysis.summary.run_summary import RunSummary
+    from trainprof.findings.run_context import RunContext
 
 # Without a line there is little to do about it: only what is plain is told.
 _UNNAMED_FROM_SHARE: Final = 0.15

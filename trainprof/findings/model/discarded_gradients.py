@@ -18,22 +18,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.run.metadata import share_in
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.findings.gain import needless_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
+from trainprof.record.notes import DiscardedGradients
 
 _CLIPPED: Final = "gradients are clipped: where these are in that norm, updates change"
 
 
 def find(context: RunContext) -> Finding | None:
-    if not context.torch.discarded:
+    notes, known = context.notes.last_list(DiscardedGradients), context.notes.sites.known
+    if not notes:
         return None
-    first, *others = context.torch.discarded
-    model = first["model"] or "the other model"
+    first, *others = sorted(notes, key=lambda note: -note.unused_share - note.mixed_share)
+    model = first.model or "the other model"
     advice = f"give this loss what {model} gives with .detach()"
-    if share_in(first.get("mixed_share")):
+    if first.mixed_share:
         advice = (
             f".requires_grad_(False) on the parameters of {model} for this pass, True behind it"
         )
@@ -41,13 +42,14 @@ def find(context: RunContext) -> Finding | None:
         context,
         RULE.id,
         RULE.threshold(context.settings, "share"),
-        context.torch.discarded,
+        notes,
         f"this backward also computes gradients of {model}, which are thrown away unused",
-        site=first["at"],
+        site=known(first.site),
         advice=advice,
         cautions=[_CLIPPED] if context.clips_gradients else [],
         also=[
-            f"so it is at {other['at'] or 'another line'}, of {other['model']}" for other in others
+            f"so it is at {known(other.site) or 'another line'}, of {other.model}"
+            for other in others
         ],
     )
 

@@ -21,6 +21,7 @@ from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.findings.gain import needless_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
+from trainprof.record.notes import UnusedGradients
 
 _CAUTIONS: Final = (
     "where these gradients are clipped together with others, or logged, that changes",
@@ -30,19 +31,19 @@ _CAUTIONS: Final = (
 
 
 def find(context: RunContext) -> Finding | None:
-    unused = context.torch.unused
-    if unused is None:
+    note = context.notes.last(UnusedGradients)
+    if note is None:
         return None
     # Activations are checkpointed, or forwards computed again in another way.
     is_recomputed = context.training.get("recompute", 0.0) > 0
-    whose = f" of {unused['model']}" if unused["model"] else ""
+    whose = f" of {note.model}" if note.model else ""
     return needless_finding(
         context,
         RULE.id,
         RULE.threshold(context.settings, "share"),
-        [unused],
+        [note],
         f"backward computes the gradients of parameters{whose}, which no optimizer updates",
-        site=unused["model_at"],
+        site=context.notes.sites.known(note.model_site),
         advice=".requires_grad_(False) on those parameters, once, before training; or, if they "
         "were meant to learn, give them to the optimizer",
         cautions=[*_CAUTIONS[: 2 if is_recomputed else 1]],

@@ -23,6 +23,7 @@ from trainprof.inside.patching.function_modes import PlainTensors
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.session import Session
 from trainprof.inside.signals import ModuleCall
+from trainprof.record.notes import DiscardedGradients, UnusedGradients
 
 # Steps of a window before it is watched, before gradients are compared, and in all.
 _SKIPPED, _COMPARED, _ALL = 4, 8, 28
@@ -177,15 +178,15 @@ class GradientUseProbe:
         }
         unused = kept - self._owners.keys()
         if unused and not self._owners.keys().isdisjoint(grads):
-            note = self._shares_of(unused, _calls_of(self._passes))
-            self._session.note_state({"unused_gradients": note})
+            shares = self._shares_of(unused, _calls_of(self._passes))
+            self._session.note(UnusedGradients(**shares))
         lines = {backward.line for backward in self._passes}
-        discarded = [record for line in lines if (record := self._discarded(line))]
+        discarded = [note for line in lines if (note := self._discarded(line))]
         if discarded:
-            self._session.note_state({"discarded_gradients": discarded})
+            self._session.note(discarded)
 
-    def _discarded(self, line: int) -> dict[str, Any] | None:
-        """Returns the record of the passes from a line; None where their gradients are used."""
+    def _discarded(self, line: int) -> DiscardedGradients | None:
+        """Returns the note of the passes from a line; None where their gradients are used."""
         passes = [backward for backward in self._passes if backward.line == line]
         lost = {n for backward in self._passes for n in backward.used if _is_lost(n, passes)}
         if not lost:
@@ -197,11 +198,12 @@ class GradientUseProbe:
             calls += Counter(
                 {key: ns * len(passes) for key, ns in earlier.calls.items() if key[0] not in known}
             )
-        record = self._shares_of({p for p, n in self._owners.items() if n <= lost}, calls, reached)
+        shares = self._shares_of({p for p, n in self._owners.items() if n <= lost}, calls, reached)
         all_ns = sum(backward.took_ns for backward in self._passes)
         share = sum(backward.took_ns for backward in passes) / max(all_ns, 1)
-        shares = {name: record[name] * share for name in ("unused_share", "mixed_share")}
-        return {**record, **shares, "site": line}
+        for name in ("unused_share", "mixed_share"):
+            shares[name] *= share
+        return DiscardedGradients(**shares, site=line)
 
     def _shares_of(
         self, lost: Collection[int], calls: Counter[_Call], reached: Collection[int] | None = None

@@ -47,16 +47,20 @@ def loaded(name: str) -> Any:
 
 
 def recorded_after(
-    now: Callable[[], int], record: Callable[[int, int, FrameType | None, Arguments], None]
+    now: Callable[[], int],
+    record: Callable[[int, int, FrameType | None, Arguments], None],
+    is_compiling: Callable[[], bool] = lambda: False,
 ) -> Callable[[Wrapped], Wrapped]:
     """Returns what wraps a function so that each call is recorded once it is over.
 
     `record` is guarded. It gets start, end, who called (None where Python itself did, as it does
-    at exit), and the arguments.
+    at exit), and the arguments. In a call that torch.compile traces through, nothing of ours is.
     """
 
     def make(original: Wrapped) -> Wrapped:
         def call(*args: Any, **kwargs: Any) -> Any:
+            if COMPILER in sys.modules and is_compiling():
+                return original(*args, **kwargs)
             start = now()
             try:
                 return original(*args, **kwargs)
@@ -75,18 +79,17 @@ def recorded_outermost(
     now: Callable[[], int],
     record: Callable[[int, FrameType | None, Arguments], None],
     inside: set[int],
-    is_compiling: Callable[[], bool] | None = None,
+    is_compiling: Callable[[], bool] = lambda: False,
 ) -> Callable[[Wrapped], Wrapped]:
     """Returns what wraps a function so that each thread's outermost call is recorded.
 
     `record` is guarded, and called once the call is over, before the clock is read. Functions may
-    share `inside`, the threads that are in such a call. In a call that torch.compile traces
-    through, nothing of ours is.
+    share `inside`, the threads that are in such a call.
     """
 
     def make(original: Wrapped) -> Wrapped:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling is not None and COMPILER in sys.modules and is_compiling():
+            if COMPILER in sys.modules and is_compiling():
                 return original(*args, **kwargs)
             thread = get_ident()
             if thread in inside:

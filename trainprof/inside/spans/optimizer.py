@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 from _thread import get_ident
 from functools import partial
-from sys import modules
 from types import FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.inside.patching.patcher import (
-    COMPILER,
     Arguments,
     Patcher,
     Wrapped,
@@ -80,7 +78,12 @@ class OptimizerProbe:
             *((Kind.SCHEDULER_STEP, ((cls, "step"),)) for cls in _schedulers(torch)),
         ]
         for kind, where in places:
-            patcher.around_if_there(partial(self._make_timed, kind), *where)
+            timed = patcher.guarded(partial(self._timed, int(kind)))
+            make = recorded_after(session.phase_now, timed, session.is_compiling)
+            patcher.around_if_there(make, *where)
+
+    def _timed(self, kind: int, start: int, end: int, *_: Any) -> None:
+        self._session.emit(kind, start, end)
 
     def _wrap_steps(self, optimizer_class: Any, patcher: Patcher) -> None:
         """Wraps the wrapper that torch puts around each optimizer class's `step`.
@@ -223,25 +226,6 @@ class OptimizerProbe:
         if number is None:
             number = self._number(optimizer, self._skipped)
         self._session.emit(_SCALER_STEP, start, end, number)
-
-    def _make_timed(self, kind: Kind, original: Wrapped) -> Wrapped:
-        is_compiling = self._session.is_compiling
-        emit, now, event = self._session.emit, self._session.phase_now, int(kind)
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            if COMPILER in modules and is_compiling():
-                return original(*args, **kwargs)
-            start = now()
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                hide_our_frame(error)
-                raise
-            finally:
-                emit(event, start, now())
-
-        timed.__prepare_scriptable__ = lambda: original  # type: ignore[attr-defined]
-        return timed
 
 
 def _schedulers(torch: ModuleType) -> list[Any]:

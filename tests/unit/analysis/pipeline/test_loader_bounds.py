@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support import summaries
 
-from trainprof.analysis.loading.loader_summary import with_bounds
+from trainprof.analysis.loading.loaders import with_bounds
 from trainprof.analysis.pipeline.bounds import COMPUTE, LATENCY, PipelineInputs, Setting
 from trainprof.analysis.pipeline.bounds import bound_of as bound_of_pipeline
 from trainprof.analysis.pipeline.fit import MAX_BATCHES, model_of, shortened

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
 from support.cases import healthy, noted
-from support.findings import finding_of
+from support.findings import is_silent, reports, row
 
 from trainprof.findings.distributed.data_parallel.probe import DataParallelNote
-from trainprof.findings.distributed.data_parallel.rule import RULE
+from trainprof.findings.run_context import RunContext
 
 
-@pytest.mark.parametrize(
-    ("note", "settings", "site"),
-    [
-        (DataParallelNote(1, 4), {}, "train.py:12"),
-        (DataParallelNote(1, 1), {}, None),
-        (DataParallelNote(1, 4), {"data_parallel.devices": 8.0}, None),
-        (None, {}, None),
-    ],
+def parallel(devices: int, least: float = 2.0) -> RunContext:
+    notes = noted(DataParallelNote(1, devices), places=("train.py:12",))
+    return healthy(notes=notes, settings={"data_parallel.devices": least})
+
+
+test_data_parallel = reports("data_parallel", {"four": row(parallel(4), "train.py:12", high=None)})
+test_others = is_silent(
+    "data_parallel",
+    {"one": parallel(1), "fewer than the user asks for": parallel(4, 8.0), "none": healthy()},
 )
-def test_data_parallel(
-    note: DataParallelNote | None, settings: dict[str, float], site: str | None
-) -> None:
-    notes = noted(*([] if note is None else [note]), places=("train.py:12",))
-    finding = finding_of(RULE.id, healthy(notes=notes, settings=settings))
-    assert (finding and finding.site) == site
-    assert finding is None or finding.predicted_speedup is None

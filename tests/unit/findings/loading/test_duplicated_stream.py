@@ -25,17 +25,11 @@ SAMPLES = tuple(range(8))
         # The next epoch's workers yield what the last epoch's did.
         ({11: (7, SAMPLES), 12: (8, SAMPLES)}, None),
         ({11: (7, (5,) * 8), 12: (7, (5,) * 8)}, None),
-        ({11: (7, SAMPLES)}, None),
         ({11: (7, SAMPLES), 99: (7, SAMPLES)}, None),  # of another loader
     ],
 )
-def test_workers_with_equal_samples(
-    workers: dict[int, tuple[int, tuple[int, ...]]], expected: int | None
-) -> None:
-    streams = {
-        pid: WorkerStream(seed, samples, asked_for_worker=False)
-        for pid, (seed, samples) in workers.items()
-    }
+def test_workers_with_equal_samples(workers: dict[int, Any], expected: int | None) -> None:
+    streams = {pid: WorkerStream(*stream, False) for pid, stream in workers.items()}
     rows = [{"pid": pid} for pid in (11, 12, 13)]
     fetch = Planted().having(fetch={"per_worker": rows}).loader.fetch
     assert fetch is not None

@@ -100,61 +100,33 @@ def test_one_iterator(workers: int, loader: dict[str, Any], says: Callable[..., 
     says(one_iterator(Planted(workers=workers, passes=10).having(**loader).loader))
 
 
-# -- as it is recorded
+def use(run: FakeRun, loader: int, batches: str) -> None:
+    """Takes batches by their numbers; `i` is a new iterator, `s` the end of one."""
+    for each in batches:
+        if each.isdigit():
+            run.leaf(Kind.LOADER_NEXT, 100 * US, site=loader, value=int(each))
+        else:
+            (run.iterate if each == "i" else run.stop)(loader)
 
 
-def give(run: FakeRun, loader: int, *numbers: int) -> None:
-    for number in numbers:
-        run.leaf(Kind.LOADER_NEXT, 100 * US, site=loader, value=number)
-
-
-def in_pairs(run: FakeRun, loader: int) -> None:
-    """`zip(loader, loader)`."""
-    run.iterate(loader)
-    run.iterate(loader)
-    give(run, loader, 1, 1, 2, 2, 3, 3, 4, 4)
-    run.stop(loader)
-
-
-def evaluated_meanwhile(run: FakeRun, loader: int) -> None:
-    """Some batches in the middle of an epoch."""
-    run.iterate(loader)
-    give(run, loader, 1, 2, 3, 4)
-    run.iterate(loader)
-    give(run, loader, 1, 2, 5, 6, 7, 8)
-    run.stop(loader)
-
-
-def left_early(run: FakeRun, loader: int) -> None:
-    for batches in (4, 3, 4, 1):
-        run.iterate(loader)
-        give(run, loader, *range(1, batches + 1))
-
-
-def resumed(run: FakeRun, loader: int) -> None:
-    """torchdata's StatefulDataLoader counts on from where its state was."""
-    run.iterate(loader)
-    give(run, loader, 1, 2, 3, 4)
-    run.iterate(loader)
-    give(run, loader, 5, 6, 7, 8)
+IN_PAIRS = "ii11223344s"  # zip(loader, loader)
 
 
 @pytest.mark.parametrize(
-    ("use", "overlaps"),
+    ("batches", "overlaps"),
     [
-        (in_pairs, True),
-        (evaluated_meanwhile, True),
-        (left_early, False),
-        (resumed, False),
+        (IN_PAIRS, True),
+        ("i1234i125678s", True),  # an evaluation of some batches amid an epoch
+        ("i1234i123i1234i1", False),  # epochs that are left early
+        ("i1234i5678", False),  # torchdata's StatefulDataLoader counts on from its state
+        ("ii1234s", False),  # an iterator that is dropped
     ],
 )
-def test_whether_epochs_of_a_loader_overlap(
-    tmp_path: Path, use: Callable[[FakeRun, int], None], overlaps: bool
-) -> None:
+def test_whether_epochs_of_a_loader_overlap(tmp_path: Path, batches: str, overlaps: bool) -> None:
     run = FakeRun()
     loader, optimizer = run.loader(num_workers=2), run.optimizer()
     run.train_pass(loader, optimizer, 4)
-    use(run, loader)
+    use(run, loader, batches)
     run.train_pass(loader, optimizer, 4)
     (recorded,) = run.summary(tmp_path).loaders
     assert recorded.overlaps is overlaps
@@ -170,7 +142,7 @@ def test_what_one_loader_of_a_line_forbids_counts_for_all(tmp_path: Path, line: 
     run.text(Topic.ENVIRONMENT, {"changed_dataset": changed})
     for _ in range(2):
         run.train_pass(train, optimizer, 4)
-        in_pairs(run, other)
+        use(run, other, IN_PAIRS)
     recorded, _ = run.summary(tmp_path).loaders
     is_same = line == 10
     assert recorded.overlaps is is_same

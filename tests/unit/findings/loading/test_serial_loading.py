@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from support import summaries
 from support.cases import STEPS, Planted, case_of, idle_device, with_summary
-from support.findings import Row, high_of, hot_line, is_silent, only, reports, row
+from support.findings import Row, hot_line, is_silent, only, reports, row
 
 from trainprof.analysis.pipeline.bounds import Interval
 from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.summary.loader import LoaderCall
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
-from trainprof.findings.diagnose import diagnose
 from trainprof.findings.run_context import RunContext
 
 LINE = hot_line("making batches")
@@ -32,6 +31,12 @@ def kept(count: int, context: Planted | RunContext, **fields: Any) -> Row:
 
 def serial(passes: int = 2, **loader: Any) -> Planted:
     return Planted(**WAITING, passes=passes).having(**loader)
+
+
+def of_class(takes: list[str], *constructors: str) -> Planted:
+    """A class of the user's that may not take all that torch's does."""
+    call = LoaderCall(ends_at=None, takes=takes, constructors=[*constructors])
+    return serial(kind="MyLoader", call=call)
 
 
 def stream(shards: int) -> Planted:
@@ -62,6 +67,31 @@ def left_early(left: int) -> Planted:
     return Planted(**how, passes=10, left=left)
 
 
+def beside_others(running: float, cores: int, taken: float, **inputs: Any) -> RunContext:
+    """Other programs keep `taken` cores busy."""
+    how = {"running": running, "cores": float(cores), **inputs}
+    host = 100 * (taken + 0.1) / cores
+    cpu = {
+        "cores_usable": float(cores),
+        "per_core_percent": [host] * cores,
+        "host_percent": {"mean": host},
+        "tree_percent": {"mean": 10.0},
+        "pressure_some_share": 0.5,
+    }
+    planted = Planted(fetch_s=0.02, compute_s=0.01, **how)
+    return case_of(planted, system=summaries.system(cpu=cpu))
+
+
+def felt(planted: Planted, share: float) -> RunContext:
+    """A device idles for a share of the waits."""
+    idle_s = share * sum(case_of(planted).training[key] for key in LOADER_KEYS)
+    return case_of(planted, devices=[idle_device({"loader_s": idle_s})], device="cuda:0")
+
+
+def cold(epochs: int) -> Planted:
+    return Planted(fetch_s=0.01, compute_s=0.01, passes=5, cold_passes=epochs)
+
+
 def seen(planted: Planted) -> RunContext:
     """A sample of the wait met the loop alone: the batches are a library's dataset's."""
     return with_summary(case_of(planted), part_lines=[hot_line("data_wait", site="train.py:50")])
@@ -72,6 +102,17 @@ def one_function(share: float) -> Planted:
     return unsure(0.008, 0.012, hot_lines=lines)
 
 
+# Another program on the only core: each of the two has half of it, and waits for as long.
+BESIDE_ANOTHER: dict[str, Any] = {
+    "others": Interval(0.5, 1.0, 2.0),
+    "runnable_s": np.full(STEPS, 0.01),
+    "fetch_slowdown": 1.0,
+    "main_slowdown": 1.0,
+}
+# The host is done with a step after 4 ms, and a batch takes 60: sixteen workers would keep up.
+FAST = Planted(fetch_s=0.06, running=1.0, compute_s=0.004, cores=32)
+SOME: dict[str, Any] = {"modelled_workers": (1, 32), "is_only": False}
+COMPUTING = Planted(**WAITING, running=0.6)
 LIBRARYS = unsure(0.012, 0.03)
 ROWS = unsure(0.012, 0.03, dataset="Dataset")
 TENSORS = unsure(0.012, 0.03, holds_tensors=True)
@@ -83,12 +124,17 @@ test_serial_loading = reports(
     {
         # What sleep waits for may give no more to more workers.
         "its own": kept(3, serial(), low=1.0, high=(4.0, 6.0), is_at_most=True, severity="high"),
-        "computing": kept(
-            3, Planted(**WAITING, running=0.6), low=(2.5, 4.0), high=(4.0, 6.0), is_at_most=False
-        ),
+        "computing": kept(3, COMPUTING, low=(2.5, 4.0), high=(4.0, 6.0), is_at_most=False),
         "beside evaluation": kept(3, case_of(serial(), parts={"evaluation": 4.0}), is_only=False),
         "of a Trainer": kept(3, serial(built_by="transformers"), built_by="transformers"),
         "of timm": kept(3, serial(built_by="timm"), built_by="timm"),
+        # What a class does not take is given where its constructor calls its base's.
+        "a class that takes all": kept(3, of_class(["ds", "num_workers", "persistent_workers"])),
+        "a class that passes all on": kept(3, of_class(["ds", "*", "**"], "data.py:12")),
+        "a class that takes neither": kept(3, of_class(["ds"], "train.py:30", "data.py:12")),
+        "a class that takes one": kept(3, of_class(["ds", "num_workers"], "data.py:12")),
+        "a class of no constructor": kept(3, of_class(["ds"])),
+        "a class of timm": kept(3, of_class(["ds"]).having(built_by="timm")),
         "epochs that overlap": workers(3, serial(overlaps=True)),
         "changed between epochs": workers(3, serial(**LEVEL)),
         "built for each epoch": workers(3, serial(passes=10, built=10)),
@@ -99,23 +145,22 @@ test_serial_loading = reports(
         "epochs that are left": workers(2, left_early(1000)),
         "one shard": kept(1, stream(1)),
         "two shards": kept(2, stream(2)),
-        "cheaper samples": row(
-            small(hot_lines=[LINE]),
-            *("data.py:12",),
-            # Without them a step takes 15.5 ms instead of 22.
-            likely=22 / 15.5,
-            **CHEAPER,
-        ),
+        # Without them a step takes 15.5 ms instead of 22.
+        "cheaper samples": row(small(hot_lines=[LINE]), "data.py:12", likely=22 / 15.5, **CHEAPER),
         # As with data that costs nothing, and not without that line alone.
         "one function is nearly all": row(one_function(0.95), likely=2.2, rel=0.05, **CHEAPER),
         "one function is half": row(one_function(0.5), modelled_workers=(1, 9)),
         "a library's dataset": row(seen(LIBRARYS), **CHEAPER),
         "rows of a library's": row(seen(ROWS), **CHEAPER),
-        "threads that wait for one another": row(crowded(2.0), low=(0.0, 1.0)),
+        "threads that wait for one another": row(crowded(2.0), low=(0.0, 0.99)),
         "one thread": row(crowded(1.0), low=(1.0, 9.0)),
-        "cold for four of five epochs": row(
-            Planted(fetch_s=0.01, compute_s=0.01, passes=5, cold_passes=4)
-        ),
+        "sleepers need no core": row(beside_others(0.1, 1, 0.0), **SOME),
+        "sleepers, full cores": row(beside_others(0.1, 2, 1.5), **SOME),
+        "a free core": row(beside_others(1.0, 4, 1.0), **SOME),
+        # For half of the waits the device works: two workers will do for some 30 ms a step.
+        "a busy device": row(felt(FAST, 0.5), modelled_workers=(2, 3), high=(1.0, 2.0)),
+        "an idle device": row(felt(FAST, 1.0), modelled_workers=(10, 32)),
+        "cold for four of five epochs": row(cold(4)),
     },
 )
 test_no_workers = is_silent(
@@ -123,7 +168,11 @@ test_no_workers = is_silent(
     {
         "nobody's line is known": small(),
         "tensors": seen(TENSORS),
-        "cold for the first epoch": Planted(fetch_s=0.01, compute_s=0.01, passes=5, cold_passes=1),
+        "no free core": beside_others(1.0, 4, 3.5),
+        "one core": beside_others(1.0, 1, 0.0),
+        "another program's core": beside_others(0.5, 1, 0.5, **BESIDE_ANOTHER),
+        "a device that did not feel it": felt(serial(), 0.01),
+        "cold for the first epoch": cold(1),
     },
 )
 
@@ -133,67 +182,3 @@ def test_workers_for_the_loaders_of_folds_are_started_for_each() -> None:
     folds = (serial(passes=10, built=built, inputs=started) for built in (1, 5))
     whole, each = (only(case_of(planted)).run_speedup or [0.0, 0.0] for planted in folds)
     assert 1 < each[1] < whole[1]
-
-
-# Another program on the only core: each of the two has half of it, and waits for as long.
-BESIDE_ANOTHER: dict[str, Any] = {
-    "others": Interval(0.5, 1.0, 2.0),
-    "runnable_s": np.full(STEPS, 0.01),
-    "fetch_slowdown": 1.0,
-    "main_slowdown": 1.0,
-}
-
-
-@pytest.mark.parametrize(
-    ("running", "cores", "taken", "beside", "is_advised"),
-    [
-        (1.0, 1, 0.0, {}, False),
-        (0.1, 1, 0.0, {}, True),
-        (1.0, 4, 1.0, {}, True),
-        (1.0, 4, 3.5, {}, False),
-        (0.1, 2, 1.5, {}, True),
-        (0.5, 1, 0.5, BESIDE_ANOTHER, False),
-    ],
-)
-def test_workers_need_a_core_unless_they_sleep(
-    running: float, cores: int, taken: float, beside: dict[str, Any], is_advised: bool
-) -> None:
-    """Other programs keep `taken` cores busy."""
-    planted = Planted(fetch_s=0.02, running=running, compute_s=0.01, cores=float(cores), **beside)
-    host = 100 * (taken + 0.1) / cores
-    cpu = {
-        "cores_usable": float(cores),
-        "per_core_percent": [host] * cores,
-        "host_percent": {"mean": host},
-        "tree_percent": {"mean": 10.0},
-        "pressure_some_share": 0.5,
-    }
-    findings = diagnose(case_of(planted, system=summaries.system(cpu=cpu))).findings
-    assert any(finding.change.get("num_workers") for finding in findings) is is_advised
-    assert is_advised or not any("num_workers=" in finding.advice for finding in findings)
-
-
-def felt(planted: Planted, idle_s: float) -> RunContext:
-    """Returns a run on a device that was idle for its loader for so long."""
-    return case_of(planted, devices=[idle_device({"loader_s": idle_s})], device="cuda:0")
-
-
-@pytest.mark.parametrize(("idle_s", "expected"), [(6.0, ["serial_loading"]), (0.1, [])])
-def test_a_wait_that_the_device_did_not_feel(idle_s: float, expected: list[str]) -> None:
-    context = felt(serial(), idle_s)
-    findings = diagnose(context).findings
-    assert [x.id for x in findings] == expected
-    most = context.training_s / (context.training_s - idle_s)
-    assert all(high_of(x) <= most + 1e-9 for x in findings)
-
-
-@pytest.mark.parametrize(("workers", "rule"), [(0, "serial_loading"), (1, "too_few_workers")])
-def test_no_more_workers_than_a_device_can_use(workers: int, rule: str) -> None:
-    # The host is done with a step after 4 ms, and a batch takes 60: sixteen workers would keep up.
-    planted = Planted(workers=workers, fetch_s=0.06, running=1.0, compute_s=0.004, cores=32)
-    waited_s = sum(case_of(planted).training[key] for key in LOADER_KEYS)
-    assert only(felt(planted, waited_s)).change["num_workers"] > 10
-    # For half of the waits the device works: it takes some 30 ms a step, for which two will do.
-    finding = only(felt(planted, 0.5 * waited_s))
-    assert finding.id == rule
-    assert finding.change["num_workers"] in (2, 3)

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 from support.cases import STEPS, Planted, case_of, healthy, with_run, with_summary
-from support.findings import finding_of, hot_line, is_silent, reported, reports, row
+from support.findings import hot_line, is_silent, reported, reports, row
 
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.summary.code import HotLine
@@ -48,10 +47,33 @@ def slow_steps(at: slice) -> RunContext:
     return replace(with_summary(context, training=training), steps=steps)
 
 
+def tiny(called: float = 1.0, backward_s: float = 0.01, **line: Any) -> RunContext:
+    """A model that hardly takes time, whose modules a share of steps calls."""
+    context = case_of(parts={"other": 5.0, "backward": backward_s})
+    training = {**context.training, "forward": 0.01}
+    forward = np.where(np.arange(STEPS) < called * STEPS, 50_000, 0)
+    steps = replace(context.steps, per_step={**context.steps.per_step, "forward": forward})
+    context = replace(context, training=training, training_s=sum(training.values()), steps=steps)
+    return with_summary(context, part_lines=[hot_line("other", **{"torch_share": 0.1, **line})])
+
+
+def quick(own_us: float) -> RunContext:
+    """100 us a step, some of which may be trainprof's own."""
+    planted = Planted(workers=2, fetch_s=0.0001, compute_s=0.0002)
+    context = case_of(planted, parts={"other": 0.02})
+    overhead = replace(context.summary.overhead, per_step_us=own_us)
+    training = replace(context.summary.training, steps=STEPS)
+    return with_summary(context, overhead=overhead, training=training)
+
+
+BUSY = Planted(workers=2, fetch_s=0.04, running=1.0, compute_s=0.019, cores=3)
 IN_A_CLOSURE = {"loss_in_loop_s": 1.2, "loss_by_place": {CLOSURE: 1.2}}
 ALL = {"python_s": 1.98, "saved_s": 1.98, "is_at_most": True}
 SOME = {"python_s": 0.78, "saved_s": 0.78, "rel": 0.03}
-IN_FORWARD = (hot_line("forward"),)
+BESIDE_LOSS = with_python(SOME_LOSS, also=(METRIC,), loss_in_loop_s=1.2)
+AVERAGE = with_python({"torch_share": 0.9}, loss_in_loop_s=0.0)
+A_LITTLE = with_python({"line_share": 0.9}, 0.2)
+FORWARD_TOO = with_python({}, 1.0, also=(hot_line("forward"),))
 
 test_python_in_loop = reports(
     "python_in_loop",
@@ -61,25 +83,15 @@ test_python_in_loop = reports(
         "only where it ends": row(with_python({"is_end": True}), None, **ALL),
         "a wait": row(with_python({"waits_share": 0.9}), "data.py:12", **ALL),
         "some comes once": row(with_python({}, once_in_loop_s=1.2), "data.py:12", **SOME),
-        "a metric beside a loss": row(
-            with_python(SOME_LOSS, also=(METRIC,), loss_in_loop_s=1.2),
-            *("metrics.py:7",),
-            **SOME,
-            left_out_as_loss_s=1.2,
-            line_share=0.93,
-        ),
-        "average": row(
-            with_python({"torch_share": 0.9}, loss_in_loop_s=0.0), "data.py:12", python_s=1.98
-        ),
+        "a metric beside a loss": row(BESIDE_LOSS, "metrics.py:7", **SOME, line_share=0.93),
+        "average": row(AVERAGE, "data.py:12", **ALL),
         "a loss in a closure": row(with_python({}, **IN_A_CLOSURE), "data.py:12", **SOME),
-        "7 %, certain": row(
-            with_python({"line_share": 0.9}, 0.2), "data.py:12", saved_s=(0.16, 0.2)
-        ),
+        "7 %, certain": row(A_LITTLE, "data.py:12", saved_s=(0.16, 0.2)),
         # Forward and what follows may be one line of a loop of the user's own.
-        "forward's line too": row(
-            with_python({}, 1.0, also=IN_FORWARD), None, saved_s=0.98, library_at=None
-        ),
+        "forward's line too": row(FORWARD_TOO, None, saved_s=0.98, library_at=None),
         "between epochs": row(slow_steps(slice(50, None, 50)), "data.py:12", of_steps=False),
+        "little of trainprof's own": row(quick(own_us=1.0), None),
+        "beside a tiny model": row(tiny(called=0.6), "data.py:12"),
         "now and then": row(slow_steps(slice(25, None, 50)), "data.py:12", of_steps=False),
     },
 )
@@ -94,46 +106,15 @@ test_no_python_to_change = is_silent(
         "a little": healthy(parts={"other": 0.15}),
         "waiting for ranks": with_run(with_python({}, 1.0), world_size=2),
         # The step is as long as the workers need for a batch: Python would only become waiting.
-        "workers do not keep up": case_of(
-            Planted(workers=2, fetch_s=0.04, running=1.0, compute_s=0.019, cores=3),
-            parts={"other": 1.0},
-        ),
+        "workers do not keep up": case_of(BUSY, parts={"other": 1.0}),
+        "trainprof's own": quick(own_us=40.0),
+        "a model of functions": tiny(called=0.0),
+        "modules now and then": tiny(called=0.4),
+        "functions, and a module": tiny(backward_s=0.8),
+        "torch outside of modules": tiny(torch_share=0.9),
+        "an unknown line's tiny model": tiny(torch_share=None),
     },
 )
-
-
-@pytest.mark.parametrize(("each_us", "is_reported"), [(40.0, False), (1.0, True)])
-def test_what_may_be_trainprofs_own_time_is_no_finding(each_us: float, is_reported: bool) -> None:
-    quick = Planted(workers=2, fetch_s=0.0001, compute_s=0.0002)
-    context = case_of(quick, parts={"other": 0.02})  # 100 us a step
-    overhead = replace(context.summary.overhead, per_step_us=each_us)
-    training = replace(context.summary.training, steps=STEPS)
-    context = with_summary(context, overhead=overhead, training=training)
-    assert reported(context) == ["python_in_loop"] * is_reported
-
-
-@pytest.mark.parametrize(
-    ("called", "backward_s", "line", "is_reported"),
-    [
-        (0.6, 0.01, {"torch_share": 0.1}, True),
-        (0.0, 0.01, {"torch_share": 0.1}, False),  # a model of functions
-        (0.4, 0.01, {"torch_share": 0.1}, False),
-        (1.0, 0.8, {"torch_share": 0.1}, False),  # functions, and a module among them
-        (1.0, 0.01, {"torch_share": 0.9}, False),
-        (1.0, 0.01, {"torch_share": None}, False),
-        (1.0, 0.01, {"torch_share": 0.1, "share": 0.2}, False),
-    ],
-)
-def test_python_beside_a_tiny_model_counts_where_steps_call_modules(
-    called: float, backward_s: float, line: dict[str, Any], is_reported: bool
-) -> None:
-    context = case_of(parts={"other": 5.0, "backward": backward_s})
-    training = {**context.training, "forward": 0.01}
-    forward = np.where(np.arange(STEPS) < called * STEPS, 50_000, 0)
-    steps = replace(context.steps, per_step={**context.steps.per_step, "forward": forward})
-    context = replace(context, training=training, training_s=sum(training.values()), steps=steps)
-    context = with_summary(context, part_lines=[hot_line("other", **line)])
-    assert (finding_of("python_in_loop", context) is not None) is is_reported
 
 
 # -- a library's loop
@@ -157,14 +138,14 @@ def fitted(
     return with_summary(context, part_lines=lines)
 
 
-def with_loader(site: str, built_by: str | None) -> RunContext:
+def with_loader(line: int, built_by: str | None) -> RunContext:
     """No sample met the model: a library may be known by the loader that it makes."""
-    context = fitted(settings=PLAIN, site=site, built_by=built_by)
+    context = fitted(settings=PLAIN, site=f"train.py:{line}", built_by=built_by)
     return with_summary(context, part_lines=[BY_LIBRARY])
 
 
 LIKELY = replace(BY_LIBRARY, is_likely=True, is_end=True)
-STEPPED = at("train.py:50", "optimizer")
+SET_BY_NONE = fitted(BY_LIBRARY, at("train.py:50", "optimizer"), settings=PLAIN)
 IN_LIBRARY, OWN = {"library_at": "train.py:50"}, {"library_at": None}
 
 test_a_librarys_loop = reports(
@@ -173,17 +154,11 @@ test_a_librarys_loop = reports(
         "its own code": row(fitted(BY_LIBRARY), "train.py:50", **IN_LIBRARY, cautions=[]),
         "likely": row(fitted(LIKELY), "train.py:50", **IN_LIBRARY),
         "no line": row(fitted(), "train.py:50", **IN_LIBRARY),
-        "without settings": row(
-            fitted(BY_LIBRARY, STEPPED, settings=PLAIN), "train.py:50", **IN_LIBRARY
-        ),
+        "without settings": row(SET_BY_NONE, "train.py:50", **IN_LIBRARY),
         "a Trainer": row(fitted(BY_LIBRARY, built_by="transformers"), "train.py:50", **IN_LIBRARY),
-        "known by its loader": row(
-            with_loader("train.py:50", "transformers"), "train.py:50", **IN_LIBRARY
-        ),
-        "no loader of its own": row(with_loader("train.py:50", None), "train.py:50", **OWN),
-        "a loader of another line": row(
-            with_loader("train.py:20", "transformers"), "train.py:50", **OWN
-        ),
+        "known by its loader": row(with_loader(50, "transformers"), "train.py:50", **IN_LIBRARY),
+        "no loader of its own": row(with_loader(50, None), "train.py:50", **OWN),
+        "a loader of another line": row(with_loader(20, "transformers"), "train.py:50", **OWN),
         "a hook": row(fitted(at("hooks.py:3", called_from=["train.py:50"])), "hooks.py:3", **OWN),
         "a line of an own loop": row(fitted(at("train.py:53")), "train.py:53", **OWN),
         "batches taken elsewhere": row(fitted(at("train.py:49", "data_wait")), None, **OWN),
@@ -191,8 +166,7 @@ test_a_librarys_loop = reports(
 )
 
 
-def test_little_of_a_librarys_loop_is_not_reported() -> None:
-    assert reported(fitted(BY_LIBRARY, other_s=0.3)) == []
+test_a_little = is_silent("python_in_loop", {"it": fitted(BY_LIBRARY, other_s=0.3)})
 
 
 def test_what_is_saved_in_a_librarys_loop_is_not_its_python() -> None:

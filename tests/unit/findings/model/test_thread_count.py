@@ -33,13 +33,10 @@ def in_workers(
     """Two workers whose threads want more of the cores than there are."""
     plain = {"workers": 2, "fetch_s": 0.02, "running": 1 - runnable, "compute_s": 0.008, "cores": 2}
     planted = Planted(**{**plain, **changes})
-    fetch = planted.loader.fetch
-    assert fetch is not None
-    assert fetch.wall_s is not None
-    assert fetch.running_s is not None
-    waited_s, cpu_s = runnable * fetch.wall_s.mean * fetch.n, threads * fetch.running_s
+    made_s = float(planted.inputs.fetch_s.sum())
+    cpu_s = threads * (1 - runnable) * made_s
     planted.having(
-        fetch={"runnable_s": waited_s, "asleep_s": 0.0, "cpu_s": cpu_s},
+        fetch={"runnable_s": runnable * made_s, "asleep_s": 0.0, "cpu_s": cpu_s},
         inputs={"ranks": ranks},
         worker_threads=of_torch,
     )

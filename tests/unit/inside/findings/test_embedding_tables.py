@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,15 @@ def train(
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+OTHER_TABLES: tuple[dict[str, Any], ...] = (
+    {"is_tied": True},
+    {"rows": 1_000},
+    {"sparse": True},
+    {"scale_grad_by_freq": True},
+    {"max_norm": 1.0},
+)
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
@@ -120,28 +130,14 @@ def test_a_table_whose_line_is_not_plain_has_that_of_its_models_call(recorder: R
     assert "loss = model(" in Path(__file__).read_text().splitlines()[line - 1]
 
 
-def test_a_note_goes_with_its_model(recorder: Recorder) -> None:
-    recorder.start(EmbeddingTablesProbe(), ForwardProbe(), OptimizerProbe())
-    for model in (Scored(), Scored(rows=1_000)):
-        train(model, sgd(model))
-    notes = recorder.read().notes(Topic.ENVIRONMENT)
-    noted = [x["embedding_tables"]["tables"] for x in notes if "embedding_tables" in x]
-    assert (len(noted[0]), noted[-1]) == (1, [])
-
-
 @pytest.mark.parametrize(
     ("make", "optimizer", "kind"),
     [
-        (lambda: Scored(is_tied=True), sgd, torch.int64),
-        (lambda: Scored(rows=1_000), sgd, torch.int64),
-        (lambda: Scored(sparse=True), sgd, torch.int64),
-        (lambda: Scored(scale_grad_by_freq=True), sgd, torch.int64),
-        (lambda: Scored(max_norm=1.0), sgd, torch.int64),
+        *((partial(Scored, **options), sgd, torch.int64) for options in OTHER_TABLES),
         (Scored, lambda model: sgd(model.out), torch.int64),  # frozen
         (Compared, sgd, torch.float32),  # what is looked up is not known
         (Compared, sgd, torch.int64),
     ],
-    ids=["tied", "small", "sparse", "scaled", "kept short", "frozen", "fractions", "whole"],
 )
 def test_what_does_not_count(
     recorder: Recorder,

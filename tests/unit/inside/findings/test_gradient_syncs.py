@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -72,21 +73,10 @@ def averages_the_last(model: Any, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-def updates_each(model: Any, optimizer: torch.optim.Optimizer) -> None:
-    optimizer.zero_grad()
-    loss_of(model).backward()
-    optimizer.step()
-
-
-def adds_up_losses(model: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Four calls, and one pass for all of them."""
-    optimizer.zero_grad()
-    sum(loss_of(model) for _ in range(4)).backward()
-    optimizer.step()
-
-
-def adds_up_losses_and_gradients(model: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Those of all updates so far, a momentum of its own."""
+def adds_up_losses(model: Any, optimizer: torch.optim.Optimizer, *, is_reset: bool = True) -> None:
+    """Four calls, and one pass for all of them; else those of all updates so far."""
+    if is_reset:
+        optimizer.zero_grad()
     sum(loss_of(model) for _ in range(4)).backward()
     optimizer.step()
 
@@ -103,9 +93,9 @@ def takes_gradients_away(model: Any, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-def sets_gradients_to_zero(model: Any, optimizer: torch.optim.Optimizer) -> None:
-    for _ in range(2):
-        optimizer.zero_grad(set_to_none=False)
+def resets_before_each(model: Any, optimizer: torch.optim.Optimizer, times: int) -> None:
+    for _ in range(times):
+        optimizer.zero_grad(set_to_none=times == 1)
         loss_of(model).backward()
     optimizer.step()
 
@@ -124,13 +114,9 @@ def climbs_first(model: Any, optimizer: torch.optim.Optimizer) -> None:
 @pytest.mark.parametrize(
     "update",
     [
-        averages_the_last,
-        updates_each,
-        adds_up_losses,
-        adds_up_losses_and_gradients,
-        takes_gradients_away,
-        sets_gradients_to_zero,
-        climbs_first,
+        *(averages_the_last, takes_gradients_away, climbs_first),
+        *(adds_up_losses, partial(adds_up_losses, is_reset=False)),
+        *(partial(resets_before_each, times=times) for times in (1, 2)),
     ],
 )
 def test_what_averages_once_or_needs_to_average_is_not_noted(
