@@ -259,6 +259,8 @@ try:
 except RuntimeError as e:
     raise KeyError(1) from e
 """,
+    "exit with text": "raise SystemExit('told')",
+    "exit 3": "import sys; sys.exit(3)",
     "of syntax": "def (",
     "recursion": "def f(): return f()\nf()",
     "in a thread": """
@@ -267,6 +269,7 @@ t = threading.Thread(target=lambda: 1 / 0)
 t.start()
 t.join()
 """,
+    "a warning": "import warnings\nwarnings.warn('odd')",
 }
 HEAD = "import torch\nfrom torch import nn\nfrom torch.utils.data import DataLoader\n"
 FAILING = HEAD + "import traceback\n"
@@ -428,14 +431,20 @@ def threads():
     torch.set_num_threads(1)
     torch.cuda.synchronize()
 
-# Those of torch.distributed cannot be scripted, as the error tells.
+# Those of torch.distributed and torch.accelerator cannot be scripted, as the errors tell.
 def barrier():
     torch.distributed.barrier()
+
+def emptied():
+    torch.accelerator.empty_cache()
+
+def loaded():
+    return torch.load("scripted.pt")
 
 def clipped(x: torch.Tensor):
     return nn.utils.clip_grad_value_(x, 1.0)
 
-for function in (saved, threads, barrier, clipped):
+for function in (saved, threads, barrier, emptied, loaded, clipped):
     try:
         print(torch.jit.script(function).graph)
     except Exception as error:
@@ -1193,7 +1202,7 @@ except OSError as error:
 
 
 @same("how many files the script may still open, where the limit is low")
-@pytest.mark.parametrize("limit", [7, 12, 20])
+@pytest.mark.parametrize("limit", [7, 12, 16, 20])
 def test_a_low_limit_of_open_files_is_the_scripts_alone(tmp_path: Path, limit: int) -> None:
     (tmp_path / "torch.py").write_text("")
     (tmp_path / "script.py").write_text(OPENS_ALL)
