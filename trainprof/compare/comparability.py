@@ -131,8 +131,8 @@ def ground_of(run: ComparedRun) -> dict[str, str]:
     """
     ground = {what: read(run) for what, kind, read in _PROPERTIES if kind == GROUND}
     ground[CPU_CORES] = _cores(run.section("host"))
-    of_script = (SCRIPT, SCRIPT_TEXT, TRAINERS)
-    return {what: str(x) for what, x in ground.items() if x is not None and what not in of_script}
+    script_keys = (SCRIPT, SCRIPT_TEXT, TRAINERS)
+    return {what: str(x) for what, x in ground.items() if x is not None and what not in script_keys}
 
 
 def _cores_of_run(run: ComparedRun) -> str | None:

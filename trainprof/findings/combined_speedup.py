@@ -38,17 +38,17 @@ def together(context: RunContext, findings: Sequence[Finding]) -> float | None:
     in_steps = [finding for finding in findings if rules[finding.id].saves_in_steps]
     in_steps_s = sum(step.recoverable_s or 0.0 for step in in_steps)
     feeder = context.feeding[0] if context.feeding else None
-    of_loader = [x for x in findings if feeder is not None and _is_about_steps_of(x, feeder)]
-    inside = {id(finding) for finding in (*in_steps, *of_loader)}
+    loader_findings = [x for x in findings if feeder is not None and _is_about_steps_of(x, feeder)]
+    inside = {id(finding) for finding in (*in_steps, *loader_findings)}
     outside = [finding for finding in findings if id(finding) not in inside]
     in_evaluation_s = sum(x.recoverable_s or 0.0 for x in outside if _is_of_evaluation(x, context))
-    of_training = [x for x in outside if not _is_of_evaluation(x, context)]
-    outside_s = sum(x.recoverable_s or 0.0 for x in of_training)
+    training_findings = [x for x in outside if not _is_of_evaluation(x, context)]
+    outside_s = sum(x.recoverable_s or 0.0 for x in training_findings)
     # What the start of its workers takes is part of what it takes as a whole.
     outside_s += min(in_evaluation_s, context.training.get("evaluation", 0.0))
     outside_s -= _idle_twice_s(outside, in_steps_s)
-    saved_s = in_steps_s + sum(x.recoverable_s or 0.0 for x in of_loader)
-    if feeder is not None and of_loader and not context.is_on_device:
+    saved_s = in_steps_s + sum(x.recoverable_s or 0.0 for x in loader_findings)
+    if feeder is not None and loader_findings and not context.is_on_device:
         replayed_s = _replayed_s(feeder, in_steps_s)
         saved_s = saved_s if replayed_s is None else replayed_s
     whole_s = context.settled_s
@@ -58,7 +58,7 @@ def together(context: RunContext, findings: Sequence[Finding]) -> float | None:
         return None
     # One alone may give more than it takes: what remains gets faster, too.
     alone = [_of_all_training(context, finding) for finding in findings]
-    return max([min(whole_s / kept_s, _most_of_workers(context, of_loader)), *alone])
+    return max([min(whole_s / kept_s, _most_of_workers(context, loader_findings)), *alone])
 
 
 def _parts_s(context: RunContext, findings: Sequence[Finding]) -> float:
@@ -88,13 +88,13 @@ def _idle_twice_s(outside: Sequence[Finding], in_steps_s: float) -> float:
     return min(after_s, others_s + in_steps_s)
 
 
-def _most_of_workers(context: RunContext, of_loader: Sequence[Finding]) -> float:
+def _most_of_workers(context: RunContext, loader_findings: Sequence[Finding]) -> float:
     """Returns how many times as fast advised workers could make batches, whatever else is gone.
 
     Off a device the loader is played again.
     """
     feeder = context.feeding[0] if context.feeding else None
-    asked = [x.change["num_workers"] for x in of_loader if x.change.get("num_workers")]
+    asked = [x.change["num_workers"] for x in loader_findings if x.change.get("num_workers")]
     if not context.is_on_device or not asked or feeder is None or feeder.inputs is None:
         return math.inf
     measured, making_s = feeder.measured, float(feeder.inputs.fetch_s.mean())

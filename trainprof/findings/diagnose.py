@@ -19,7 +19,7 @@ from trainprof.analysis.summary.finding import (
 )
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.findings.catalogue import RULES
-from trainprof.findings.gain import of_python, outside_steps, passed_over_for
+from trainprof.findings.gain import outside_steps, passed_over_for, python_gain
 from trainprof.findings.library_loop import LIBRARY_AT
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
@@ -188,8 +188,8 @@ def _comes_with_saves(python: Finding, context: RunContext) -> bool:
     saves = saved > 0
     usual_ns = np.median(other[~saves])
     with_saves_s = np.maximum(other[saves] - usual_ns, 0).sum() / 1e9 + _behind_last_step_s(context)
-    of_line_s = python.evidence["line_share"] * python.evidence["python_s"]
-    return bool(with_saves_s >= _MOST_OF_IT * of_line_s)
+    line_s = python.evidence["line_share"] * python.evidence["python_s"]
+    return bool(with_saves_s >= _MOST_OF_IT * line_s)
 
 
 def _behind_last_step_s(context: RunContext) -> float:
@@ -203,7 +203,7 @@ def _behind_last_step_s(context: RunContext) -> float:
 
 def _with_its_symptom(root: Finding, symptom: Finding, context: RunContext) -> Finding:
     saved_s = (root.recoverable_s or 0.0) + (symptom.recoverable_s or 0.0)
-    of_steps = of_python(context, saved_s) if root.of_steps and symptom.of_steps else None
+    of_steps = python_gain(context, saved_s) if root.of_steps and symptom.of_steps else None
     gain = of_steps or outside_steps(context, saved_s)
     where = "at the same line" if root.site == symptom.site else f"at {symptom.site}"
     return replace(

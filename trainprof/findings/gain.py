@@ -74,7 +74,7 @@ class Gain:
     of_steps: bool
 
 
-def of_setting(
+def setting_gain(
     context: RunContext,
     feeder: Feeder,
     setting: Setting,
@@ -113,11 +113,11 @@ def of_setting(
     least = 1.0 if is_safe else 0.0
     gain = Gain(
         training=(
-            feeder.of_all_steps(max(steps.low, min(least, steps.mid))),
+            feeder.speedup_of_all_steps(max(steps.low, min(least, steps.mid))),
             _of_fed(context, feeder, steps.high, feeder.wait_share / feeder.steps_share),
         ),
         run=(max(min(worst, likely), min(least, likely)), max(best, likely)),
-        likely=feeder.of_all_steps(steps.mid),
+        likely=feeder.speedup_of_all_steps(steps.mid),
         saved_s=wall_s - wall_s / likely,
         is_at_most=False,
         of_steps=True,
@@ -132,7 +132,7 @@ def start_of_workers(inputs: PipelineInputs, setting: Setting) -> Interval:
     return Interval(*(pair + setting.workers * spawn for pair, spawn in pairs))
 
 
-def of_faster_steps(context: RunContext, speedup: Interval, wait_share: float) -> Interval:
+def faster_steps_gain(context: RunContext, speedup: Interval, wait_share: float) -> Interval:
     """Returns what training's steps gain of the model's speed-up, without a share of waits."""
     high = _with_faster_rest(context, speedup.high, wait_share)
     if not context.is_on_device:
@@ -142,17 +142,17 @@ def of_faster_steps(context: RunContext, speedup: Interval, wait_share: float) -
     return Interval(low, mid, min(high, most.training[1]))
 
 
-def of_inputs(context: RunContext, feeder: Feeder, changed: PipelineInputs) -> Gain | None:
+def inputs_gain(context: RunContext, feeder: Feeder, changed: PipelineInputs) -> Gain | None:
     """Returns what a loader would give at most with the inputs that a change leaves."""
     if feeder.now is None or feeder.measured is None:
         return None
     pairs = zip(feeder.now.step_s.ends(), predict(changed).step_s.ends(), strict=True)
     # Of the same scenario both, so that what is not known about the run is in both.
     kept = min((then / now for now, then in pairs if now > 0), default=1.0)
-    return of_batches(context, feeder, (1 - kept) * feeder.measured.step_s)
+    return batches_gain(context, feeder, (1 - kept) * feeder.measured.step_s)
 
 
-def of_batches(context: RunContext, feeder: Feeder, saved_s: float) -> Gain | None:
+def batches_gain(context: RunContext, feeder: Feeder, saved_s: float) -> Gain | None:
     """Returns what a loader would give at most if each of its batches took so much less."""
     assert feeder.measured is not None
     step_s = feeder.measured.step_s
@@ -163,12 +163,12 @@ def of_batches(context: RunContext, feeder: Feeder, saved_s: float) -> Gain | No
     run = context.wall_s / max(context.wall_s - all_s, (1 - _MOST_REMOVED) * context.wall_s)
     times = step_s / kept_s
     most = _of_fed(context, feeder, times, 1 - kept_s / step_s)
-    likely = feeder.of_all_steps(times)
+    likely = feeder.speedup_of_all_steps(times)
     gain = Gain((1.0, most), (1.0, run), likely, all_s, is_at_most=True, of_steps=True)
     return as_a_device_lets(context, feeder, gain)
 
 
-def of_python(context: RunContext, seconds: float, *, with_warmup: bool = True) -> Gain | None:
+def python_gain(context: RunContext, seconds: float, *, with_warmup: bool = True) -> Gain | None:
     """Returns what training would gain at most without some of what its thread does in steps.
 
     Where workers feed it, they have to keep up: the loader is played again with shorter steps.
@@ -190,16 +190,16 @@ def of_python(context: RunContext, seconds: float, *, with_warmup: bool = True) 
     kept = max(1 - seconds / batches / mean_s, 1 - _MOST_REMOVED) if mean_s > 0 else 1.0
     shorter = replace(feeder.inputs, compute_s=feeder.inputs.compute_s * kept)
     best = predict(shorter)
-    return of_batches(context, feeder, feeder.now.step_s.mid - best.step_s.mid)
+    return batches_gain(context, feeder, feeder.now.step_s.mid - best.step_s.mid)
 
 
-def of_looks(context: RunContext, seconds: float, met: int, looks: int) -> Gain | None:
-    """Returns `of_python` of what `met` of `looks` samples show: at most a standard error more."""
-    gain = of_python(context, seconds)
+def sampled_gain(context: RunContext, seconds: float, met: int, looks: int) -> Gain | None:
+    """Returns `python_gain` of what `met` of `looks` samples show, with a standard error."""
+    gain = python_gain(context, seconds)
     if gain is None or met <= 0:
         return gain
     error = float(np.sqrt(max(1 - met / max(looks, 1), 0.0) / met))
-    most = of_python(context, seconds * (1 + error))
+    most = python_gain(context, seconds * (1 + error))
     if most is None:
         return gain
     return replace(gain, training=(gain.training[0], most.training[1]), run=(1.0, most.run[1]))
@@ -242,7 +242,7 @@ def _of_fed(context: RunContext, feeder: Feeder, times: float, waits: float) -> 
     Args:
         waits: Share of those steps, as they are, that is spent waiting.
     """
-    return feeder.of_all_steps(_with_faster_rest(context, times, waits))
+    return feeder.speedup_of_all_steps(_with_faster_rest(context, times, waits))
 
 
 def _without_waits(context: RunContext, seconds: float) -> Gain:
@@ -340,7 +340,7 @@ def needless_finding(
         for alone, beside in zip(_UNUSED_SAVES, _MIXED_SAVES, strict=True)
     ]
     part = saved_s[1] / context.training_s if context.training_s > 0 else 0.0
-    low, likely, high = (of_python(context, seconds) for seconds in saved_s)
+    low, likely, high = (python_gain(context, seconds) for seconds in saved_s)
     if part < least_share or low is None or likely is None or high is None:
         return None
     training, run = (low.likely, high.likely), (low.run[1], high.run[1])

@@ -79,7 +79,7 @@ class Feeder:
             waited_s -= self.loader.evaluation_wait_s
         return self.exposed * waited_s / self.training_s
 
-    def of_all_steps(self, times: float) -> float:
+    def speedup_of_all_steps(self, times: float) -> float:
         """Returns how many times as fast all steps are if those are that it feeds."""
         return times_of_part(times, self.steps_share)
 
@@ -233,7 +233,7 @@ class RunContext:
         """Training without its warm-up, where a device tells what that took."""
         return self.training_s - min(self.idle_s("warmup_s") or 0.0, self.training_s)
 
-    def of_settled(self, seconds: float) -> str:
+    def as_share(self, seconds: float) -> str:
         """Returns what share of training that is, in words."""
         share = seconds / self.settled_s if self.settled_s > 0 else 0.0
         return f"{percent(share)} of {self.summary.time_of_devices}"

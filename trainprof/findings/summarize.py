@@ -55,7 +55,7 @@ def summarize(
     )
     if not run.summary.ranks:
         return summary
-    of_all = [
+    in_all_ranks = [
         finding
         for finding in first.findings
         if all(
@@ -65,7 +65,7 @@ def summarize(
     ]
     summary = replace(
         summary,
-        findings=of_all,  # the others hold one of the ranks up
+        findings=in_all_ranks,  # the others hold one of the ranks up
         together=None,
         faults=common_faults(rank.faults for rank in judged),
     )
@@ -124,8 +124,8 @@ def _shown_by(finding: Finding, numbers: ProcessNumbers) -> Finding:
 
 def _with_evaluation_call(evidence: Evidence, settings: Mapping[str, float]) -> Evidence:
     """Leaves out where evaluation is called, where its loader is what it mostly waits for."""
-    of_loading = slow_validation.RULE.threshold(settings, "loading_share")
-    is_waiting = evidence.evaluation_wait_share >= of_loading
+    loading_share = slow_validation.RULE.threshold(settings, "loading_share")
+    is_waiting = evidence.evaluation_wait_share >= loading_share
     return replace(evidence, evaluation_call=None) if is_waiting else evidence
 
 

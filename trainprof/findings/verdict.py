@@ -187,9 +187,9 @@ def _share_of_site(evidence: Evidence, site: str | None) -> float:
     A loader inside another one's dataset counts in both, in the ledger but once.
     """
     costs = _costs_by_site(evidence)
-    of_all = min(sum(costs.values()), sum(evidence.training.get(key, 0.0) for key in LOADER_KEYS))
-    of_site = 0.0 if site is None else costs.get(site, 0.0)
-    return min(of_site / of_all, 1.0) if of_all > 0 else 1.0
+    all_s = min(sum(costs.values()), sum(evidence.training.get(key, 0.0) for key in LOADER_KEYS))
+    site_s = 0.0 if site is None else costs.get(site, 0.0)
+    return min(site_s / all_s, 1.0) if all_s > 0 else 1.0
 
 
 def _feeding_site(evidence: Evidence) -> str | None:
@@ -203,10 +203,12 @@ def _costs_by_site(evidence: Evidence) -> dict[str, float]:
     feeding, ranks = _feeding(evidence), max(evidence.ranks, 1)
     # Workers may be ended, too, as the script is: that is no part of training.
     ended_s = sum(loader.end_s for loader in feeding) / ranks
-    of_ends = min(evidence.training.get("loader_end", 0.0) / ended_s, 1.0) if ended_s > 0 else 0.0
+    ends_share = (
+        min(evidence.training.get("loader_end", 0.0) / ended_s, 1.0) if ended_s > 0 else 0.0
+    )
     costs: dict[str, float] = {}
     for loader in feeding:
-        spent_s = cost_s(loader) - loader.evaluation_wait_s + of_ends * loader.end_s
+        spent_s = cost_s(loader) - loader.evaluation_wait_s + ends_share * loader.end_s
         costs[loader.site] = costs.get(loader.site, 0.0) + spent_s / ranks
     return costs
 
@@ -359,8 +361,8 @@ def device_verdict(
             headline = _launch_headline(at_work, keeps_up=device.keeps_up)
             return Verdict("host", headline, level, share)
         site = sites.get(name)
-        of_time = f"{percent(share)} of {time}"
-        headline = _headline(name, share, of_time, share * settled_s, settled_s, site)
+        in_time = f"{percent(share)} of {time}"
+        headline = _headline(name, share, in_time, share * settled_s, settled_s, site)
         return Verdict("host" if name == _COMPILING else name, headline, level, share, site)
     is_launching = name == "host" and launching > share / 2
     next_words = _LAUNCHING if is_launching else _NEXT_WORDS[name]
@@ -377,13 +379,13 @@ def device_verdict(
 
 
 def _headline(
-    name: str, share: float, of_time: str, idle_s: float, settled_s: float, site: str | None
+    name: str, share: float, in_time: str, idle_s: float, settled_s: float, site: str | None
 ) -> str:
     at = f" at {site}" if site else ""
     over = f" over {site}" if site else ""
-    of_training = f"in {of_time}, {pair(idle_s, settled_s)}"
+    in_training = f"in {in_time}, {pair(idle_s, settled_s)}"
     if name == "evaluation":
-        return f"EVALUATION: it takes {of_time}{over}, {idle_s:.1f} s"
+        return f"EVALUATION: it takes {in_time}{over}, {idle_s:.1f} s"
     words = {
         "data": f"DATA-BOUND: the device is idle while the loop waits for {site or 'its data'}",
         "transfer": f"COPY-BOUND: the device does nothing but copy, most of it{at},"
@@ -394,7 +396,7 @@ def _headline(
         _COMPILING: "HOST-BOUND: the device is idle while torch.compile compiles again",
         "checkpoint": f"CHECKPOINTS: the device is idle while they are written or read{at}",
     }[name]
-    return f"{'' if share >= HIGH_SHARE else 'MODERATELY '}{words} {of_training}"
+    return f"{'' if share >= HIGH_SHARE else 'MODERATELY '}{words} {in_training}"
 
 
 def _launch_headline(at_work: str, *, keeps_up: bool) -> str:

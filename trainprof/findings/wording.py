@@ -35,8 +35,8 @@ def number_of(count: int, word: str, many: str | None = None) -> str:
 
 def share_of(line: HotLine) -> str:
     """Returns what of its part a line takes by itself; its function, where no line is known."""
-    of_function = line.line_share is None or not line.is_line_known
-    return _share(line, line.share if of_function else line.line_share or 0.0)
+    is_function_share = line.line_share is None or not line.is_line_known
+    return _share(line, line.share if is_function_share else line.line_share or 0.0)
 
 
 def around(line: HotLine) -> str:

@@ -132,9 +132,9 @@ def rows(comparison: Comparison, *, verbose: bool) -> list[Row]:
         label = f"  rest ({len(small)} smaller)"
         shown.append(Row(label, seconds(base), seconds(other), change, "", UNKNOWN))
     others = [metric for metric in comparison.metrics if metric not in parts]
-    of_step = [metric for metric in others if metric.name in _OF_STEP]
-    of_run = [metric for metric in others if metric.name not in _OF_STEP]
-    return [*map(_row, of_step), *shown, *map(_row, of_run)]
+    step_metrics = [metric for metric in others if metric.name in _OF_STEP]
+    run_metrics = [metric for metric in others if metric.name not in _OF_STEP]
+    return [*map(_row, step_metrics), *shown, *map(_row, run_metrics)]
 
 
 def _larger(metric: Metric) -> float:

@@ -162,9 +162,9 @@ def _listing(function: FunctionTimes, page: Page, unit_s: float | None) -> list[
         part = list(group)
         if is_folded:
             share = sum(shares[at] for at in part)
-            of_time = f", {percent(share)}" if share > 0 else ""
+            time_share = f", {percent(share)}" if share > 0 else ""
             blank = [""] * len(titles)
-            lines.append(line(blank, f"… {count(len(part))} lines{of_time}", "dim"))
+            lines.append(line(blank, f"… {count(len(part))} lines{time_share}", "dim"))
             continue
         for at in part:
             is_hot = shares[at] >= _HOT_SHARE

@@ -198,9 +198,9 @@ def _ledger(summary: RunSummary) -> str:
     if ledger is None:
         return escaped(f"Where the time went: {why_not_measured(summary, 'ledger')}.")
     rows = [*ledger.rows, ledger.total]
-    of_ranks = f", mean of {ledger.ranks} ranks" if ledger.ranks > 1 else ""
+    ranks_note = f", mean of {ledger.ranks} ranks" if ledger.ranks > 1 else ""
     columns = [
-        (f"where the time went{of_ranks}", [escaped(row.label) for row in rows]),
+        (f"where the time went{ranks_note}", [escaped(row.label) for row in rows]),
         (ledger.run_unit, [row.seconds for row in rows]),
         ("% of wall time", [row.percent for row in rows]),
     ]

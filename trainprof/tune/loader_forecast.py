@@ -24,7 +24,7 @@ from trainprof.analysis.pipeline.bounds import (
     running_of,
 )
 from trainprof.analysis.timeline.step_table import NEARLY_ALL
-from trainprof.findings.gain import of_faster_steps
+from trainprof.findings.gain import faster_steps_gain
 from trainprof.findings.loading.waiting import most_workers
 from trainprof.findings.run_context import Feeder, RunContext, times_of_part
 
@@ -96,7 +96,7 @@ class LoaderForecast:
         steps = Interval(1 / kept.high, 1 / kept.mid, 1 / kept.low)
         if self._faster is None:
             waits = sum(x.feeder.wait_share for x in self._loaders)
-            steps = of_faster_steps(self._context, steps, waits)
+            steps = faster_steps_gain(self._context, steps, waits)
         return self._over_all_steps(self._with_starts(steps, settings))
 
     def _over_all_steps(self, speedup: Interval) -> Interval:

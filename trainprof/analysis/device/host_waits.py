@@ -131,8 +131,8 @@ def _filled(waits: Bool, led_ns: Int64, took_ns: Int64, idle_ns: Int64, most_ns:
             lead = max(lead - took, 0)
         filled[last] += min(lead, idle)
         lead -= min(lead, idle)
-    of_waits: Int64 = filled[waits]
-    return of_waits
+    waiting_calls: Int64 = filled[waits]
+    return waiting_calls
 
 
 def transfers(events: Events, sites: Sites, overlap: Overlap | None) -> list[Transfer]:
@@ -142,9 +142,9 @@ def transfers(events: Events, sites: Sites, overlap: Overlap | None) -> list[Tra
     timed = None if overlap is None else _Timed(overlap)
     lines = []
     for flag in (TransferFlag.H2D, TransferFlag.D2H, TransferFlag.D2D):
-        of_direction = (copied.flags & flag) > 0
-        for site in np.unique(copied.site[of_direction]).tolist():
-            is_one = of_direction & (copied.site == site)
+        is_direction = (copied.flags & flag) > 0
+        for site in np.unique(copied.site[is_direction]).tolist():
+            is_one = is_direction & (copied.site == site)
             index, rows = copies[is_one], copied.where(is_one)
             line = Transfer(
                 site=sites[site],
@@ -261,8 +261,8 @@ def sync_points(
     which = mine.flags & _WHICH_CALL
     names = {int(flag): flag.name.lower() for flag in SyncFlag}
     points = []
-    of_call = events.site.astype(np.int64) << 8 | (events.flags & _WHICH_CALL)
-    keys = np.unique(of_call[is_sync])
+    call_keys = events.site.astype(np.int64) << 8 | (events.flags & _WHICH_CALL)
+    keys = np.unique(call_keys[is_sync])
     for key in keys.tolist():
         rows = (mine.site == key >> 8) & (which == key & 0xFF)
         waits = rows & ~on_cpu
@@ -283,7 +283,7 @@ def sync_points(
                 in_training=int((waits & trains).sum()),
                 library_share=float(((mine.flags & SyncFlag.BY_LIBRARY) > 0)[waits].mean()),
                 needed_s=float(exposed[waits & trains & is_needed].sum() / 1e9),
-                held_back_s=None if held is None else held.seconds(of_call[held.index] == key),
+                held_back_s=None if held is None else held.seconds(call_keys[held.index] == key),
             )
         points.append(point)
     return sorted(points, key=SyncPoint.dearest_first)

@@ -264,13 +264,15 @@ def _once_s(overlap: Overlap, compiling: Coverage, steady: Steady) -> tuple[floa
     inside_ns = overlap.least.inside_ns(compiling.starts, compiling.ends)
     compiled_ns = np.maximum(compiled_ns - inside_ns, 0)
     given_ns = np.maximum(timeline.nesting.own_ns - overlap.least_ns, 0)[gives]
-    of_step = np.zeros(len(ends) + 1)
-    np.add.at(of_step, np.searchsorted(ends, events.start[gives], side="right"), given_ns)
+    given_ns_of_step = np.zeros(len(ends) + 1)
+    np.add.at(given_ns_of_step, np.searchsorted(ends, events.start[gives], side="right"), given_ns)
     compiled_in = np.searchsorted(ends, compiling.starts, side="right")
-    np.subtract.at(of_step, compiled_in, compiled_ns)
-    of_step = np.maximum(of_step[:-1], 0)
-    usual_ns = of_step[steady.mask].mean() if steady.mask.any() else np.inf
-    warming_ns = of_step[: steady.warmup].sum() - steady.warmup * usual_ns if steady.warmup else 0.0
+    np.subtract.at(given_ns_of_step, compiled_in, compiled_ns)
+    given_ns_of_step = np.maximum(given_ns_of_step[:-1], 0)
+    usual_ns = given_ns_of_step[steady.mask].mean() if steady.mask.any() else np.inf
+    warming_ns = (
+        given_ns_of_step[: steady.warmup].sum() - steady.warmup * usual_ns if steady.warmup else 0.0
+    )
     again_ns = compiled_ns[compiled_in >= max(steady.warmup, 1)].sum()
     once_ns = compiled_ns.sum() - again_ns + max(warming_ns, 0.0)
     return float(once_ns) / 1e9, float(again_ns) / 1e9

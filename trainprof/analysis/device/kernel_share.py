@@ -78,13 +78,13 @@ def kernel_share(
     gpu = _of_script(gpus, index)
     if gpu is None:
         return None
-    of_it = [
+    own_devices = [
         device
         for line in gpu_lines
         for device in entries(line, "gpus")
         if number(device.get("index")) == gpu.index
     ]
-    readings = [(number(sample.get("t_ns")), number(sample.get(_ASKED))) for sample in of_it]
+    readings = [(number(sample.get("t_ns")), number(sample.get(_ASKED))) for sample in own_devices]
     known = [(int(at), busy / 100) for at, busy in readings if at is not None and busy is not None]
     if len(known) <= _LEAST_READINGS:
         return None

@@ -123,8 +123,8 @@ def with_memory(
 
 def _device_memory(readings: Readings, timeline: Timeline, *, warmup: int) -> DeviceMemory:
     peaks = readings.of(MemoryFigure.PEAK_ALLOCATED)
-    of_reserved = MemoryFigure.RESERVED if peaks is None else MemoryFigure.PEAK_RESERVED
-    reserved, limits = readings.of(of_reserved), readings.of(MemoryFigure.LIMIT)
+    reserved_figure = MemoryFigure.RESERVED if peaks is None else MemoryFigure.PEAK_RESERVED
+    reserved, limits = readings.of(reserved_figure), readings.of(MemoryFigure.LIMIT)
     allocated = readings.figures[MemoryFigure.ALLOCATED] if peaks is None else peaks
     memory = DeviceMemory(
         readings=len(readings),

@@ -64,8 +64,8 @@ def _are_again(rows: npt.NDArray[np.void]) -> Bool:
     """
     is_first = (rows["flags"] & CompileFlag.LATER_PART) == 0
     is_other_mode = is_first & ((rows["flags"] & CompileFlag.OTHER_MODE) > 0)
-    of_mode = {(row["site"], row["value"]) for row in rows[is_other_mode]}
-    known = np.array([(row["site"], row["value"]) in of_mode for row in rows], dtype=bool)
+    modes = {(row["site"], row["value"]) for row in rows[is_other_mode]}
+    known = np.array([(row["site"], row["value"]) in modes for row in rows], dtype=bool)
     again: Bool = (rows["value"] > 0) & ~known
     return again
 

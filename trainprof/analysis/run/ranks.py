@@ -167,14 +167,14 @@ def _common_device(each: Sequence[DeviceEvidence | None]) -> DeviceEvidence | No
 def _training(each: Sequence[Training]) -> Training:
     per_step = [training.per_step_s for training in each if training.per_step_s is not None]
     samples = [training.samples for training in each if training.samples is not None]
-    of_all = sum(samples) if len(samples) == len(each) else None
+    total = sum(samples) if len(samples) == len(each) else None
     # Where the first evaluates alone the others wait for it: rates of their own would count that.
     trained_s = each[0].without_evaluation_s
     return replace(
         each[0],
         per_step_s=_mean_by_key(per_step) if per_step else None,
-        samples=of_all,
-        samples_per_s=of_all / trained_s if of_all and trained_s else None,
+        samples=total,
+        samples_per_s=total / trained_s if total and trained_s else None,
     )
 
 

@@ -47,8 +47,8 @@ class RunNumbers:
     def worst_rank(self) -> ProcessNumbers | None:
         """Returns the rank that the others wait for longest, None where they wait for none."""
         late = self.summary.stragglers[0]["rank"] if self.summary.stragglers else None
-        of_rank = (x for x in self.ranks if x.rank_steps and x.rank_steps.rank == late)
-        return next(of_rank, None)
+        steps_of_rank = (x for x in self.ranks if x.rank_steps and x.rank_steps.rank == late)
+        return next(steps_of_rank, None)
 
 
 def run_numbers(
@@ -63,20 +63,20 @@ def run_numbers(
     Raises:
         NothingThere: If there is no such epoch, or no such steps.
     """
-    of_ranks = _recordings_of_ranks(directory)
-    if of_ranks:
-        pairs = [(recording, training_processes(recording)[0]) for recording in of_ranks]
+    by_rank = _recordings_of_ranks(directory)
+    if by_rank:
+        pairs = [(recording, training_processes(recording)[0]) for recording in by_rank]
         hosts = parts_of_recordings(pairs)
     else:
         recording = read_recording(directory)
         processes = training_processes(recording)
         pairs = [(recording, process) for process in processes]
         hosts = parts_of_processes(recording, processes)
-    if of_ranks or are_ranks([process for _, process in pairs]):
+    if by_rank or are_ranks([process for _, process in pairs]):
         each = [_numbers(*x, host, epoch, steps) for x, host in zip(pairs, hosts, strict=True)]
         run = _joined(each, pairs)
-        if of_ranks:
-            logs = [log for recording in of_ranks for log in recording.logs]
+        if by_rank:
+            logs = [log for recording in by_rank for log in recording.logs]
             run = replace(run, summary=replace(run.summary, lines=line_cost(logs)))
     else:
         apart = [
@@ -89,7 +89,7 @@ def run_numbers(
         return run
     step = run.summary.training.step_s
     hung = hung_of(
-        of_ranks or [pairs[0][0]],
+        by_rank or [pairs[0][0]],
         [process for _, process in pairs],
         run.summary.run.exit,
         step_s=None if step is None else step.p50,
@@ -99,9 +99,9 @@ def run_numbers(
 
 def first_process(directory: RunDirectory) -> ProcessNumbers:
     """Returns a run's training process in numbers, of several ranks the first."""
-    of_ranks = _recordings_of_ranks(directory)
-    if of_ranks:
-        pairs = [(recording, training_processes(recording)[0]) for recording in of_ranks]
+    by_rank = _recordings_of_ranks(directory)
+    if by_rank:
+        pairs = [(recording, training_processes(recording)[0]) for recording in by_rank]
         return _numbers(*pairs[0], parts_of_recordings(pairs)[0])
     recording = read_recording(directory)
     processes = training_processes(recording)

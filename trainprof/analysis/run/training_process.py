@@ -99,11 +99,11 @@ def training_processes(recording: Recording) -> list[TrainingProcess]:
     trainers = trainers or [weighed[0][1]]
     workers = _workers(recording.logs, trainers)
     joined = [_joined(logs, helpers) for logs, helpers in zip(trainers, workers, strict=True)]
-    of_rank: dict[int, TrainingProcess] = {}
+    by_rank: dict[int, TrainingProcess] = {}
     for process in joined:
         if process.rank is not None:
-            of_rank.setdefault(process.rank, process)
-    return [of_rank[rank] for rank in sorted(of_rank)] if len(of_rank) > 1 else joined
+            by_rank.setdefault(process.rank, process)
+    return [by_rank[rank] for rank in sorted(by_rank)] if len(by_rank) > 1 else joined
 
 
 def by_process(logs: list[ProcessLog]) -> list[list[ProcessLog]]:
@@ -188,8 +188,8 @@ def _details_renumbered(
     details: npt.NDArray[np.void] = log.details.copy()
     names_text = np.isin(details["kind"], _OF_TEXT)
     details["site"][names_text & (details["site"] > 0)] += np.uint32(ids)
-    of_stack = (details["kind"] == Kind.LOADER_PASS) & (details["value"] > 0)
-    details["value"][of_stack] += ids
+    has_stack = (details["kind"] == Kind.LOADER_PASS) & (details["value"] > 0)
+    details["value"][has_stack] += ids
     has_thread = details["kind"] != Kind.LINE
     is_main = has_thread & (details["thread"] == log.main_thread)
     details["thread"][has_thread] += np.uint16(threads)

@@ -46,8 +46,8 @@ def percent_apart(part_s: float, whole_s: float, share: float) -> str:
 
     "" where it is the share that is told beside them, but for rounding.
     """
-    of_whole = part_s / whole_s if whole_s > 0 else share
-    return f" ({percent(of_whole)})" if abs(of_whole - share) > _ROUNDING_SHARE else ""
+    whole_share = part_s / whole_s if whole_s > 0 else share
+    return f" ({percent(whole_share)})" if abs(whole_share - share) > _ROUNDING_SHARE else ""
 
 
 def pair(part_s: float, whole_s: float) -> str:

@@ -79,7 +79,7 @@ def find(context: RunContext) -> Finding | None:
         copies = f"copies, most of it for the {copies} at {worst.site}"
     return plain_finding(
         RULE.id,
-        f"the device waits {span(spent_s)}, {context.of_settled(spent_s)}, for {copies}",
+        f"the device waits {span(spent_s)}, {context.as_share(spent_s)}, for {copies}",
         outside_steps(context, gain_s),
         site=worst.site,
         advice=advice,

@@ -105,7 +105,7 @@ def _of_emptied_caches(context: RunContext) -> Finding | None:
     most = outside_steps(context, spent_s + max(context.launching_s() or 0.0, asking_s))
     return plain_finding(
         RULE.id,
-        f"the device has nothing to do for {span(spent_s)}, {context.of_settled(spent_s)}, while "
+        f"the device has nothing to do for {span(spent_s)}, {context.as_share(spent_s)}, while "
         f"{number_of(calls, 'call')} of empty_cache() in {number_of(steps, 'step')} give back "
         "memory, which is asked for again",
         replace(outside_steps(context, spent_s), training=most.training, run=most.run),
@@ -140,7 +140,7 @@ def _of_values(context: RunContext) -> Finding | None:
     advice, cautions = _advice(context, worst)
     return plain_finding(
         RULE.id,
-        f"the device has nothing to do for {span(spent_s)}, {context.of_settled(spent_s)}, while "
+        f"the device has nothing to do for {span(spent_s)}, {context.as_share(spent_s)}, while "
         f"the host waits for its values{after}: {here}",
         replace(gain, training=most.training, run=most.run),
         site=worst.site,

@@ -81,7 +81,7 @@ def find(context: RunContext) -> Finding | None:
     return plain_finding(
         RULE.id,
         f"the device is given small pieces of work, and waits for the next one for up to "
-        f"{span(spent_s)}, {context.of_settled(spent_s)}, while the host calls operator after "
+        f"{span(spent_s)}, {context.as_share(spent_s)}, while the host calls operator after "
         "operator",
         outside_steps(context, spent_s),
         site=line.site if line is not None else None,

@@ -8,14 +8,14 @@ from typing import Final
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
-from trainprof.findings.gain import of_inputs, outside_steps
+from trainprof.findings.gain import inputs_gain, outside_steps
 from trainprof.findings.loading.loader_cautions import DRAWN_ANEW, needed_first, others_of_line
 from trainprof.findings.loading.loader_change import (
     WAITED_FROM,
     by_base,
+    feeder_with_cause,
     loader_finding,
     not_taken,
-    of_cause,
 )
 from trainprof.findings.loading.model_inputs import drawn_at_once, without_collate
 from trainprof.findings.loading.waiting import (
@@ -45,7 +45,7 @@ _HAS_NOW: Final = {"BatchSampler(sampler,": "sampler", "generator=...": "generat
 
 
 def _sample_by_sample(context: RunContext) -> Finding | None:
-    feeder = of_cause(context, _BY_SAMPLE, SAMPLE_BY_SAMPLE)
+    feeder = feeder_with_cause(context, _BY_SAMPLE, SAMPLE_BY_SAMPLE)
     if feeder is None or feeder.measured is None:
         return None
     loader, fetch = feeder.loader, feeder.loader.fetch
@@ -121,10 +121,10 @@ def cautions_of_whole_batches(loader: Loader) -> list[str]:
 
 
 def _slow_sampler(context: RunContext) -> Finding | None:
-    feeder = of_cause(context, _SLOW_SAMPLER, SAMPLING)
+    feeder = feeder_with_cause(context, _SLOW_SAMPLER, SAMPLING)
     if feeder is None or feeder.inputs is None or feeder.measured is None:
         return None
-    gain = of_inputs(context, feeder, drawn_at_once(feeder.inputs))
+    gain = inputs_gain(context, feeder, drawn_at_once(feeder.inputs))
     if gain is None:
         return None
     drawn_s, line = feeder.inputs.sampler_s, context.hot_line("data_wait")
@@ -145,13 +145,13 @@ def _slow_sampler(context: RunContext) -> Finding | None:
 
 
 def _slow_collate(context: RunContext) -> Finding | None:
-    feeder = of_cause(context, _SLOW_COLLATE, COLLATING)
+    feeder = feeder_with_cause(context, _SLOW_COLLATE, COLLATING)
     fetch = None if feeder is None else feeder.loader.fetch
     if feeder is None or feeder.inputs is None or feeder.measured is None or fetch is None:
         return None
     part, made, worked_s = collate_share(fetch), fetch.wall_s, feeder.loader.receive_cpu_s
     received_s = None if worked_s is None else worked_s / max(feeder.loader.iterations, 1)
-    gain = of_inputs(context, feeder, without_collate(feeder.inputs, part, received_s))
+    gain = inputs_gain(context, feeder, without_collate(feeder.inputs, part, received_s))
     if gain is None or made is None:
         return None
     return loader_finding(

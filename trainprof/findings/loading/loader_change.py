@@ -10,7 +10,7 @@ from trainprof.analysis.loading.loader_builder import settings_of
 from trainprof.analysis.pipeline.bounds import Interval, Prediction, Setting
 from trainprof.analysis.summary.finding import LOADER_ID, Finding, Threshold
 from trainprof.analysis.summary.levels import percent
-from trainprof.findings.gain import Gain, of_setting, plain_finding
+from trainprof.findings.gain import Gain, plain_finding, setting_gain
 from trainprof.findings.loading.loader_cautions import cautions_of, needed_first
 from trainprof.findings.loading.waiting import WAIT_SHARE, collate_share
 from trainprof.findings.wording import around, place, share_of, span
@@ -27,7 +27,7 @@ WAITED_FROM: Final = {
 }
 
 
-def of_cause(context: RunContext, rule: str, cause: str) -> Feeder | None:
+def feeder_with_cause(context: RunContext, rule: str, cause: str) -> Feeder | None:
     """Returns the costliest loader for whose batches training waits because of `cause`."""
     least = context.settings.get(f"{rule}.wait_share", WAIT_SHARE)
     known = (x for x in context.feeding if x.cause is not None and x.cause.name == cause)
@@ -40,7 +40,7 @@ def gain_of_cause(context: RunContext, feeder: Feeder) -> Gain | None:
     if cause is None or cause.setting is None or cause.prediction is None:
         return None
     prediction = _no_faster_than_others(context, feeder, cause.prediction)
-    return of_setting(context, feeder, cause.setting, prediction)
+    return setting_gain(context, feeder, cause.setting, prediction)
 
 
 def _no_faster_than_others(

@@ -13,7 +13,7 @@ from trainprof.analysis.summary.finding import (
     is_unsure,
 )
 from trainprof.analysis.summary.loader import Loader
-from trainprof.findings.gain import of_inputs, passed_over_for
+from trainprof.findings.gain import inputs_gain, passed_over_for
 from trainprof.findings.loading.loader_change import (
     advised,
     call_with,
@@ -90,7 +90,7 @@ def _by_cheaper_samples(
     line = feeder.hot_line()
     if feeder.inputs is None or (line is None and not _is_made_by_library(context, feeder)):
         return None
-    gain = of_inputs(context, feeder, without_part(feeder.inputs, 1.0))
+    gain = inputs_gain(context, feeder, without_part(feeder.inputs, 1.0))
     if gain is None:
         return None
     workers = call_with(feeder.loader, with_workers(feeder, setting))

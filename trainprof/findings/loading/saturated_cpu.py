@@ -28,8 +28,8 @@ from trainprof.analysis.pipeline.bounds import PipelineInputs
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.free_cores import shared_cpu
 from trainprof.analysis.summary.levels import percent
-from trainprof.findings.gain import Gain, of_batches, of_inputs, outside_steps
-from trainprof.findings.loading.loader_change import loader_finding, of_cause
+from trainprof.findings.gain import Gain, batches_gain, inputs_gain, outside_steps
+from trainprof.findings.loading.loader_change import feeder_with_cause, loader_finding
 from trainprof.findings.loading.model_inputs import without_running
 from trainprof.findings.loading.more_workers import cheaper_samples
 from trainprof.findings.loading.waiting import CPU, RUNNABLE_SHARE, UNKNOWN, runnable_share
@@ -49,7 +49,7 @@ _SPREAD: Final = 0.5
 
 
 def find(context: RunContext) -> Finding | None:
-    feeder = of_cause(context, RULE.id, CPU)
+    feeder = feeder_with_cause(context, RULE.id, CPU)
     least = RULE.threshold(context.settings, "wait_share")
     if feeder is not None and feeder.wait_share >= least:
         return _of_waits(context, feeder)
@@ -67,8 +67,8 @@ def _of_waits(context: RunContext, feeder: Feeder) -> Finding | None:
     beside_s = 0.0 if crowding is None else crowding.saved_s
     gains = (
         outside_steps(context, feeder.wait_share * context.training_s),
-        of_inputs(context, feeder, without_running(feeder.inputs)),
-        of_batches(context, feeder, feeder.measured.wait_s + beside_s),
+        inputs_gain(context, feeder, without_running(feeder.inputs)),
+        batches_gain(context, feeder, feeder.measured.wait_s + beside_s),
     )
     gain = max((x for x in gains if x is not None), key=lambda x: x.likely)
     who = (
@@ -108,11 +108,11 @@ def _gain(context: RunContext, feeder: Feeder, waits: float) -> Gain | None:
     assert feeder.inputs is not None
     crowding = crowding_of(feeder.inputs)
     if crowding is not None:
-        return of_batches(context, feeder, crowding.saved_s)
+        return batches_gain(context, feeder, crowding.saved_s)
     cpu = shared_cpu(context.summary.system.cpu) if context.summary.system else None
     if waits < RUNNABLE_SHARE or cpu is None or cpu.others_share > _OTHERS_SHARE:
         return None
-    return of_inputs(context, feeder, without_running(feeder.inputs))
+    return inputs_gain(context, feeder, without_running(feeder.inputs))
 
 
 def _of_line(

@@ -49,7 +49,7 @@ from typing import Final
 
 from trainprof.analysis.summary.finding import Finding, RuleTraits
 from trainprof.analysis.summary.levels import percent
-from trainprof.findings.loading.loader_change import WAITED_FROM, of_cause
+from trainprof.findings.loading.loader_change import WAITED_FROM, feeder_with_cause
 from trainprof.findings.loading.more_workers import more_workers
 from trainprof.findings.loading.waiting import SERIAL
 from trainprof.findings.rule import Rule
@@ -58,7 +58,7 @@ from trainprof.findings.wording import waited_of_batch
 
 
 def find(context: RunContext) -> Finding | None:
-    feeder = of_cause(context, RULE.id, SERIAL)
+    feeder = feeder_with_cause(context, RULE.id, SERIAL)
     if feeder is None or feeder.measured is None:
         return None
     title = (

@@ -21,8 +21,8 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
-from trainprof.findings.gain import of_inputs
-from trainprof.findings.loading.loader_change import WAITED_FROM, loader_finding, of_cause
+from trainprof.findings.gain import inputs_gain
+from trainprof.findings.loading.loader_change import WAITED_FROM, feeder_with_cause, loader_finding
 from trainprof.findings.loading.model_inputs import received_at_once
 from trainprof.findings.loading.waiting import RECEIVE_S, RECEIVE_SHARE, RECEIVING
 from trainprof.findings.rule import Rule
@@ -39,10 +39,10 @@ _FEW_TENSORS: Final = "few large tensors a batch instead of many small ones or P
 
 
 def find(context: RunContext) -> Finding | None:
-    feeder = of_cause(context, RULE.id, RECEIVING)
+    feeder = feeder_with_cause(context, RULE.id, RECEIVING)
     if feeder is None or feeder.inputs is None or feeder.measured is None:
         return None
-    gain = of_inputs(context, feeder, received_at_once(feeder.inputs))
+    gain = inputs_gain(context, feeder, received_at_once(feeder.inputs))
     loader = feeder.loader
     if gain is None or not loader.receive_s or loader.wait_s is None:
         return None

@@ -30,13 +30,13 @@ from trainprof.analysis.run.metadata import known
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import unusual_samples
-from trainprof.findings.gain import of_inputs
+from trainprof.findings.gain import inputs_gain
 from trainprof.findings.loading.loader_change import (
     WAITED_FROM,
     call_with,
+    feeder_with_cause,
     gain_of_cause,
     loader_finding,
-    of_cause,
 )
 from trainprof.findings.loading.model_inputs import like_the_usual
 from trainprof.findings.loading.waiting import SLOW_SAMPLES, SLOW_SAMPLES_SHARE, UNEVEN
@@ -51,7 +51,7 @@ def find(context: RunContext) -> Finding | None:
 
 def _of_batches(context: RunContext) -> Finding | None:
     """Returns that more batches ahead would bridge the long ones."""
-    feeder = of_cause(context, RULE.id, UNEVEN)
+    feeder = feeder_with_cause(context, RULE.id, UNEVEN)
     gain = None if feeder is None else gain_of_cause(context, feeder)
     if feeder is None or feeder.inputs is None or feeder.cause is None or gain is None:
         return None
@@ -73,11 +73,11 @@ def _of_batches(context: RunContext) -> Finding | None:
 
 
 def _of_samples(context: RunContext) -> Finding | None:
-    feeder = of_cause(context, RULE.id, SLOW_SAMPLES)
+    feeder = feeder_with_cause(context, RULE.id, SLOW_SAMPLES)
     fetch = None if feeder is None else feeder.loader.fetch
     if feeder is None or feeder.inputs is None or fetch is None:
         return None
-    gain = of_inputs(context, feeder, like_the_usual(feeder.inputs))
+    gain = inputs_gain(context, feeder, like_the_usual(feeder.inputs))
     slow, typical_s = unusual_samples(fetch), fetch.typical_sample_s
     if gain is None or not slow or not typical_s:
         return None

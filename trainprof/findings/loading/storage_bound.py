@@ -22,8 +22,8 @@ from typing import Final
 from trainprof.analysis.summary.finding import Finding, RuleTraits
 from trainprof.analysis.summary.levels import percent, size
 from trainprof.analysis.summary.loader import Fetch, worker_totals
-from trainprof.findings.gain import of_inputs
-from trainprof.findings.loading.loader_change import WAITED_FROM, loader_finding, of_cause
+from trainprof.findings.gain import inputs_gain
+from trainprof.findings.loading.loader_change import WAITED_FROM, feeder_with_cause, loader_finding
 from trainprof.findings.loading.model_inputs import not_read
 from trainprof.findings.loading.waiting import STORAGE, reading_share
 from trainprof.findings.rule import Rule
@@ -35,11 +35,11 @@ _SMALL_READ_BYTES: Final = 64 << 10
 
 
 def find(context: RunContext) -> Finding | None:
-    feeder = of_cause(context, RULE.id, STORAGE)
+    feeder = feeder_with_cause(context, RULE.id, STORAGE)
     fetch = None if feeder is None else feeder.loader.fetch
     if feeder is None or feeder.inputs is None or feeder.measured is None or fetch is None:
         return None
-    gain = of_inputs(context, feeder, not_read(feeder.inputs))
+    gain = inputs_gain(context, feeder, not_read(feeder.inputs))
     if gain is None or fetch.wall_s is None or not fetch.reading_s:
         return None
     reading, line = reading_share(fetch), feeder.hot_line()

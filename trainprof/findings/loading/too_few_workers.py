@@ -28,9 +28,9 @@ from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.findings.loading.loader_change import (
     WAITED_FROM,
+    feeder_with_cause,
     gain_of_cause,
     loader_finding,
-    of_cause,
 )
 from trainprof.findings.loading.more_workers import more_workers
 from trainprof.findings.loading.waiting import (
@@ -50,7 +50,7 @@ def find(context: RunContext) -> Finding | None:
 
 def _of_shares(context: RunContext) -> Finding | None:
     """Returns that one worker makes nearly all batches of a stream."""
-    feeder = of_cause(context, RULE.id, IDLE_WORKERS)
+    feeder = feeder_with_cause(context, RULE.id, IDLE_WORKERS)
     gain = None if feeder is None else gain_of_cause(context, feeder)
     if feeder is None or gain is None:
         return None
@@ -70,7 +70,7 @@ def _of_shares(context: RunContext) -> Finding | None:
 
 
 def _of_workers(context: RunContext) -> Finding | None:
-    feeder = of_cause(context, RULE.id, TOO_FEW_WORKERS)
+    feeder = feeder_with_cause(context, RULE.id, TOO_FEW_WORKERS)
     if feeder is None or feeder.measured is None:
         return None
     workers = feeder.loader.num_workers

@@ -20,7 +20,7 @@ from typing import Final
 from trainprof.analysis.summary.code import hottest
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
-from trainprof.findings.gain import of_python, plain_finding
+from trainprof.findings.gain import plain_finding, python_gain
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
@@ -45,7 +45,7 @@ def find(context: RunContext) -> Finding | None:
     spent_s = context.held_up_s("gc", "host_s")
     part = spent_s / context.training_s if context.training_s > 0 else 0.0
     is_rare = 0 < context.full_collections < _ENOUGH_FULL
-    gain = of_python(context, spent_s) if part >= least and not is_rare else None
+    gain = python_gain(context, spent_s) if part >= least and not is_rare else None
     if gain is None:
         return None
     line = hottest(context.summary.part_lines, "gc")

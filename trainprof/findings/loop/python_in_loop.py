@@ -38,7 +38,7 @@ from trainprof.analysis.summary.code import HotLine, hottest
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.analysis.timeline.ledger import BEFORE_BACKWARD, ELSEWHERE
-from trainprof.findings.gain import Gain, of_python, outside_steps, plain_finding
+from trainprof.findings.gain import Gain, outside_steps, plain_finding, python_gain
 from trainprof.findings.library_loop import (
     LIBRARY_AT,
     advice_for,
@@ -115,7 +115,7 @@ def find(context: RunContext) -> Finding | None:
     is_sure = named is not None and not named.is_likely
     return plain_finding(
         RULE.id,
-        f"{does} {span(spent_s)}, {context.of_settled(spent_s)}"
+        f"{does} {span(spent_s)}, {context.as_share(spent_s)}"
         f"{'' if most == ELSEWHERE else f', most of it {most}'}",
         gain,
         site=library if named is None else named.site,
@@ -241,14 +241,14 @@ def _gain(context: RunContext, spent_s: float) -> Gain | None:
     """Returns what training would gain without it."""
     if not _is_in_steps(context):
         return outside_steps(context, spent_s)
-    return of_python(context, spent_s, with_warmup=False)
+    return python_gain(context, spent_s, with_warmup=False)
 
 
 def _is_in_steps(context: RunContext) -> bool:
     """Whether a usual step has it: what comes behind an evaluation, say, is in none."""
     training = context.summary.training
-    of_step_s = (training.per_step_s or {}).get("other", 0.0)
-    return of_step_s * training.steps >= _IN_STEPS_SHARE * _lasting_s(context)
+    other_s = (training.per_step_s or {}).get("other", 0.0)
+    return other_s * training.steps >= _IN_STEPS_SHARE * _lasting_s(context)
 
 
 def _when(context: RunContext) -> str:
@@ -280,8 +280,8 @@ def _line_of_rest(context: RunContext, spent_s: float) -> HotLine | None:
     if line is None or line.seconds is None or spent_s <= 0 or line.is_likely:
         return line
     times = max(min(line.seconds / spent_s, 1.0) / line.share, 1.0)
-    of_line = None if line.line_share is None else min(times * line.line_share, 1.0)
-    return replace(line, share=min(times * line.share, 1.0), line_share=of_line)
+    line_share = None if line.line_share is None else min(times * line.line_share, 1.0)
+    return replace(line, share=min(times * line.share, 1.0), line_share=line_share)
 
 
 def _own_cost_s(context: RunContext) -> float:

@@ -47,7 +47,7 @@ _CAUTION: Final = (
 
 def find(context: RunContext) -> Finding | None:
     least = RULE.threshold(context.settings, "share")
-    of_loading = RULE.threshold(context.settings, "loading_share")
+    loading_share = RULE.threshold(context.settings, "loading_share")
     spent_s = context.training.get("evaluation", 0.0)
     if context.share("evaluation") < least or spent_s <= 0:
         return None
@@ -58,12 +58,12 @@ def find(context: RunContext) -> Finding | None:
     passes = max(_passes(context), feeder.loader.passes, 1)
     is_of_what_trains = feeder.loader.role == TRAINING
     # Where most of it is starting workers, that is what there is to change.
-    if not is_of_what_trains and feeder.exposed * lost_s(feeder) >= of_loading * spent_s:
+    if not is_of_what_trains and feeder.exposed * lost_s(feeder) >= loading_share * spent_s:
         return None
     own_s = min(feeder.loader.evaluation_s, spent_s) if is_of_what_trains else spent_s
     # An iterator that is asked again and again may have been so outside of training, too.
     loading = 0.0 if is_of_what_trains else min(feeder.cost_s / spent_s, 1.0)
-    is_loading = loading >= of_loading
+    is_loading = loading >= loading_share
     evidence = {"evaluation_s": spent_s, "passes": passes, "loading_share": loading}
     slow = f"; {percent(loading)} of it waiting for its loader" if is_loading else ""
     changed = _with_workers(context, feeder, spent_s) if is_loading else None
@@ -173,8 +173,8 @@ def _with_workers(
         return None
     low, likely, high = (context.training_s / (context.training_s - s) for s in saved_s)
     run = [context.wall_s / (context.wall_s - s) for s in saved_s]
-    of_run = (run[0], run[2])
-    gain = Gain((low, high), of_run, likely, saved_s[1], is_at_most=False, of_steps=False)
+    run_gain = (run[0], run[2])
+    gain = Gain((low, high), run_gain, likely, saved_s[1], is_at_most=False, of_steps=False)
     return gain, with_workers(feeder, setting)
 
 

@@ -31,7 +31,7 @@ from typing import Final
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.run import COMPUTE_KEYS
-from trainprof.findings.gain import Gain, of_python, plain_finding, unmeasured_finding
+from trainprof.findings.gain import Gain, plain_finding, python_gain, unmeasured_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 
@@ -89,7 +89,7 @@ def find(context: RunContext) -> Finding | None:
 def _gain(context: RunContext, part: float) -> Gain | None:
     """Returns what float32 gives at most of computing's part of training, and what is likely."""
     saved = _SAVED_WITH_CONVOLUTIONS if context.torch.convolves_in_float64 else _SAVED
-    likely, most = (of_python(context, x * part * context.training_s) for x in saved)
+    likely, most = (python_gain(context, x * part * context.training_s) for x in saved)
     if likely is None or most is None:
         return None
     return replace(most, likely=likely.likely, saved_s=likely.saved_s)

@@ -36,7 +36,7 @@ from trainprof.analysis.stacks.python_in_model import PARTS, TOLD_FROM_SHARE
 from trainprof.analysis.summary.code import ElementReads
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
-from trainprof.findings.gain import of_looks, of_python, plain_finding
+from trainprof.findings.gain import plain_finding, python_gain, sampled_gain
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import caller, place, span, takes_of_it
@@ -56,7 +56,7 @@ def _by_elements(context: RunContext, reads: ElementReads) -> Finding | None:
     share = reads.seconds / context.training_s if context.training_s > 0 else 0.0
     if context.is_on_device or share < RULE.threshold(context.settings, "share"):
         return None
-    gain = of_python(context, reads.seconds)
+    gain = python_gain(context, reads.seconds)
     if gain is None:
         return None
     return plain_finding(
@@ -86,7 +86,7 @@ def _by_looks(context: RunContext) -> Finding | None:
     share = spent_s / context.training_s if context.training_s > 0 else 0.0
     if share < RULE.threshold(context.settings, "share"):
         return None
-    gain = of_looks(context, spent_s, known.held, known.looks)
+    gain = sampled_gain(context, spent_s, known.held, known.looks)
     if gain is None:
         return None
     parts = [name for name in known.seconds if known.seconds[name] >= _NAMED_PART * spent_s]
@@ -97,12 +97,12 @@ def _by_looks(context: RunContext) -> Finding | None:
         advice, also = f"{takes_of_it(line)}: {advice}", caller(line)
     elif known.behind is not None:
         also = [f"it comes ahead of {place(known.behind)}, which computes with torch"]
-    of_parts = spent_s / sum(context.training[name] for name in parts)
+    parts_share = spent_s / sum(context.training[name] for name in parts)
     inside = " and ".join(parts)
     return plain_finding(
         RULE.id,
         f"Python code inside {inside}, other than torch's operators, takes about {span(spent_s)}, "
-        f"{percent(share)} of training and {percent(min(of_parts, 1.0))} of {inside}",
+        f"{percent(share)} of training and {percent(min(parts_share, 1.0))} of {inside}",
         gain,
         site=line.site if line is not None else None,
         advice=advice,

@@ -37,7 +37,7 @@ from trainprof.analysis.summary.finding import (
     Threshold,
 )
 from trainprof.analysis.summary.levels import percent
-from trainprof.findings.gain import of_python, outside_steps, plain_finding
+from trainprof.findings.gain import outside_steps, plain_finding, python_gain
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import number_of, span
@@ -109,7 +109,7 @@ def _on_device(context: RunContext) -> Finding | None:
     return plain_finding(
         RULE.id,
         f"{' and '.join(names)} with foreach=False: the host gives out the changes of {tensors} "
-        f"parameters one by one, in {span(spent_s)}, {context.of_settled(spent_s)}, and the device "
+        f"parameters one by one, in {span(spent_s)}, {context.as_share(spent_s)}, and the device "
         "waits",
         outside_steps(context, waited_s),
         site=costliest.site,
@@ -143,7 +143,7 @@ def _of_the_scripts_own(context: RunContext) -> Finding | None:
     own, spent_s = max(owns, key=lambda x: x.tensors), sum(x.spent_s for x in owns)
     if own.tensors < _FEW or spent_s > _MOST_EACH_S * own.tensors * steps:
         return None
-    gain = of_python(context, _OWN_SAVES * spent_s)
+    gain = python_gain(context, _OWN_SAVES * spent_s)
     if gain is None or not _is_enough(context, spent_s):
         return None
     return plain_finding(
@@ -173,7 +173,7 @@ def _of_torchs(context: RunContext) -> Finding | None:
         return None
     has_hooks = any(x.has_hooks for x, _ in fusable)
     low, likely, high = (
-        of_python(context, sum(_saved_s(x, saves, bound) for x, saves in fusable))
+        python_gain(context, sum(_saved_s(x, saves, bound) for x, saves in fusable))
         for bound in range(3)
     )
     if low is None or likely is None or high is None:

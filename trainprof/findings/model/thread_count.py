@@ -35,7 +35,7 @@ from trainprof.analysis.summary.free_cores import cores_for_threads, shared_cpu
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import WorkerThreads
 from trainprof.analysis.summary.run import COMPUTE_KEYS
-from trainprof.findings.gain import of_python, plain_finding, unmeasured_finding
+from trainprof.findings.gain import plain_finding, python_gain, unmeasured_finding
 from trainprof.findings.loading.loader_cautions import ranks_of
 from trainprof.findings.model import growing_backward
 from trainprof.findings.rule import Rule
@@ -138,7 +138,7 @@ def _too_few(context: RunContext) -> Finding | None:
         return None
     if part < _least(context, "share") or operator_s < _least(context, "operator_s"):
         return None
-    gain = of_python(context, (1 - threads / free) * part * context.training_s)
+    gain = python_gain(context, (1 - threads / free) * part * context.training_s)
     # Graphs that grow have the operators of earlier steps.
     if gain is None or growing_backward.find(context) is not None:
         return None

@@ -351,8 +351,8 @@ def standard_library() -> list[str]:
     of that name, which would be run in its place.
     """
     version = "python{}.{}".format(*sys.version_info[:2])
-    of_platform = os.path.join(sys.base_exec_prefix, sys.platlibdir, version)
-    return list(dict.fromkeys([os.path.dirname(os.__file__), of_platform]))
+    platform_library = os.path.join(sys.base_exec_prefix, sys.platlibdir, version)
+    return list(dict.fromkeys([os.path.dirname(os.__file__), platform_library]))
 
 
 def _library_directories() -> tuple[str, ...]:

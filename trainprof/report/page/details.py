@@ -20,11 +20,11 @@ from trainprof.report.text.units import (
     count,
     is_known,
     known_first,
-    of_hundred,
     percent,
     seconds,
     share_of,
     three_digits,
+    whole_percent,
 )
 
 # Where in a step the Python code between its parts ran, where the summary's words do not say it.
@@ -131,9 +131,11 @@ def _cpu(cpu: Mapping[str, Any]) -> list[str]:
     return known_first(
         {
             "usable cores": _plain(number_at(cpu, "cores_usable")),
-            "this run, in % of one core: mean": of_hundred(number_at(cpu, "tree_percent", "mean")),
-            "max": of_hundred(number_at(cpu, "tree_percent", "max")),
-            "whole host": of_hundred(number_at(cpu, "host_percent", "mean")),
+            "this run, in % of one core: mean": whole_percent(
+                number_at(cpu, "tree_percent", "mean")
+            ),
+            "max": whole_percent(number_at(cpu, "tree_percent", "max")),
+            "whole host": whole_percent(number_at(cpu, "host_percent", "mean")),
             "waiting for disks": percent(number_at(cpu, "iowait_share")),
             "some task waiting for a core": percent(number_at(cpu, "pressure_some_share")),
             "context switches a second": count(number_at(cpu, "context_switches_per_s")),
@@ -170,7 +172,7 @@ def _process_columns(processes: list[dict[str, Any]]) -> list[Column]:
     names, pids, roles = (
         [str(process.get(key, "?")) for process in processes] for key in ("name", "pid", "role")
     )
-    cpu = [of_hundred(number_at(process, "cpu_percent", "mean")) for process in processes]
+    cpu = [whole_percent(number_at(process, "cpu_percent", "mean")) for process in processes]
     return [
         Column("Process", names, is_number=False, gives_way=True),
         Column("pid", pids, dropped=1),

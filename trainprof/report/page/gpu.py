@@ -16,10 +16,10 @@ from trainprof.report.text.units import (
     byte_count,
     counted,
     is_known,
-    of_hundred,
     percent,
     share_of,
     three_digits,
+    whole_percent,
 )
 
 _GPUS_SHOWN: Final = 4
@@ -138,9 +138,9 @@ def _figures(gpu: Gpu) -> list[str]:
     busy, power = gpu.utilization, gpu.power_w
     mean, p50, p95 = (None, None, None) if busy is None else (busy.mean, busy.p50, busy.p95)
     figures = {
-        "some kernel ran: mean": of_hundred(mean),
-        "p50": of_hundred(p50),
-        "p95": of_hundred(p95),
+        "some kernel ran: mean": whole_percent(mean),
+        "p50": whole_percent(p50),
+        "p95": whole_percent(p95),
         "memory at most": byte_count(number_at(gpu.memory_bytes, "max")),
         "of": byte_count(gpu.memory_total_bytes),
         "power mean": _watts(number_at(power, "mean")),
@@ -167,7 +167,7 @@ def _may_be_another(gpus: Sequence[Gpu]) -> bool:
 
 def _busy(gpu: Gpu) -> str:
     if gpu.utilization is not None:
-        return of_hundred(gpu.utilization.mean)
+        return whole_percent(gpu.utilization.mean)
     # Of a GPU that is divided NVML never tells it.
     return f"{_NOT_KNOWN} (MIG)" if gpu.mig is not None else NOT_MEASURED
 

@@ -227,10 +227,10 @@ def price_of_measuring(summary: RunSummary) -> str | None:
         )
     if overhead.synchronized_s is not None and overhead.synchronizations is not None:
         share = share_of(overhead.synchronized_s, summary.run.wall_s)
-        of_run = "" if share is None else f" ({percent(share)} of the run)"
+        run_share = "" if share is None else f" ({percent(share)} of the run)"
         prices.append(
             f"The device was waited for {counted(overhead.synchronizations, 'time')}, "
-            f"{seconds(overhead.synchronized_s)} in all{of_run}: at most so much was added."
+            f"{seconds(overhead.synchronized_s)} in all{run_share}: at most so much was added."
         )
     if overhead.share is not None and overhead.share >= COSTLY_RECORDING:
         took = f"Recording took about {percent(overhead.share)} of a step"

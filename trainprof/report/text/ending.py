@@ -119,8 +119,8 @@ def _processes(summary: RunSummary) -> list[str]:
     """Returns which of several training processes the figures are of."""
     ranks, world_size = len(summary.ranks), summary.run.world_size or 1
     if ranks:
-        of_all = f" of {world_size}" if world_size > ranks else ""
-        return [f"mean of {counted(ranks, 'rank')}{of_all}"]
+        world_note = f" of {world_size}" if world_size > ranks else ""
+        return [f"mean of {counted(ranks, 'rank')}{world_note}"]
     if world_size > 1:
         return [f"rank {summary.run.rank} of {world_size}"]
     if summary.trained_apart:

@@ -291,8 +291,8 @@ def ledger_lines(
         for texts in zip(*columns, strict=True)
     ]
     title_cells = len(_INDENT) + label_cells + (len(_GAP) + bar_cells if bar_cells else 0)
-    of_ranks = f"{_TITLE}, mean of {table.ranks} ranks"
-    title = of_ranks if table.ranks > 1 and len(of_ranks) <= title_cells else _TITLE
+    ranks_title = f"{_TITLE}, mean of {table.ranks} ranks"
+    title = ranks_title if table.ranks > 1 and len(ranks_title) <= title_cells else _TITLE
     lines = [page.text(title.ljust(title_cells) + numbers[0], "bold")]
     longest = max(row.share for row in table.rows)
     for row, text in zip(rows, numbers[1:], strict=True):

@@ -129,9 +129,9 @@ def limit_words(loader: Loader, summary: RunSummary) -> str:
         return f"reading from disk, {byte_count(each)} a batch"
     if bound.by == RECEIVE:
         size = byte_count(fetch.batch_bytes if fetch else None)
-        of_size = "" if size == NOT_MEASURED else f" of {size}"
+        size_note = "" if size == NOT_MEASURED else f" of {size}"
         took = seconds(bound.parts_s.get(RECEIVE))
-        return f"taking a batch{of_size} over from its worker, {took} each"
+        return f"taking a batch{size_note} over from its worker, {took} each"
     if bound.by == SAMPLER:
         took = seconds(bound.parts_s.get(SAMPLER))
         return f"drawing the indices of a batch, {took} each, in the training process"

@@ -72,7 +72,7 @@ def share_of(part: float | None, whole: float | None) -> float | None:
     return part / whole if is_known(part) and is_known(whole) and whole > 0 else None
 
 
-def of_hundred(value: float | None) -> str:
+def whole_percent(value: float | None) -> str:
     """Returns percent as they were sampled, whole."""
     return f"{value:.0f} %" if is_known(value) else NOT_MEASURED
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
-from trainprof.findings.gain import of_python, plain_finding
+from trainprof.findings.gain import plain_finding, python_gain
 from trainprof.findings.model.dense_embeddings.probe import EmbeddingTablesNote
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
@@ -48,7 +48,7 @@ def find(context: RunContext) -> Finding | None:
     spent_s *= min(numbers / max(note.numbers, numbers, 1), 1.0)
     part = spent_s / context.training_s if context.training_s > 0 else 0.0
     looked_up = max(table.indices / table.rows for table in tables)
-    gain = of_python(context, spent_s * (1 - _ROWS_TIMES * looked_up))
+    gain = python_gain(context, spent_s * (1 - _ROWS_TIMES * looked_up))
     if part < RULE.threshold(context.settings, "share") or gain is None:
         return None
     is_plain = all(table.is_plain for table in tables)

@@ -23,7 +23,7 @@ from typing import Final
 
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
-from trainprof.findings.gain import of_python, plain_finding, spent_in
+from trainprof.findings.gain import plain_finding, python_gain, spent_in
 from trainprof.findings.model.padded_batches.probe import PaddingNote
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
@@ -56,25 +56,25 @@ def find(context: RunContext) -> Finding | None:
     computing_s *= min(note.reading_ns / max(note.all_ns, 1), 1.0)
     spent_s = (1 - longest / places) * computing_s
     part = spent_s / context.settled_s if context.settled_s > 0 else 0.0
-    gain = of_python(context, spent_s, with_warmup=False)
-    most = of_python(
+    gain = python_gain(context, spent_s, with_warmup=False)
+    most = python_gain(
         context, computing_s * (1 - (longest / places) ** _GROWS_WITH), with_warmup=False
     )
     if part < RULE.threshold(context.settings, "share") or not (gain and most):
         return None
     asked_at = (context.notes.sites.known(site) for site in note.sites)
     collated_at = (x.loader.collate_site or x.loader.site for x in context.feeding[:1])
-    of_rows = {"width": places / rows, "longest": longest / rows, "length": filled / rows}
+    lengths = {"width": places / rows, "longest": longest / rows, "length": filled / rows}
     return plain_finding(
         RULE.id,
-        f"sequences are padded to {of_rows['width']:.0f} positions, of which the longest of a "
-        f"batch fills {of_rows['longest']:.0f} and the average one {of_rows['length']:.0f}: "
+        f"sequences are padded to {lengths['width']:.0f} positions, of which the longest of a "
+        f"batch fills {lengths['longest']:.0f} and the average one {lengths['length']:.0f}: "
         f"{percent(part)} of {context.summary.time_of_devices} is computing for the rest",
         replace(gain, training=(1.0, most.training[1]), run=(1.0, most.run[1])),
         site=next((site for site in (*asked_at, *collated_at) if site is not None), None),
         advice=_ADVICE,
         cautions=[_CAUTIONS],
-        evidence={**of_rows, "computing_s": computing_s, "needless_s": spent_s},
+        evidence={**lengths, "computing_s": computing_s, "needless_s": spent_s},
     )
 
 
