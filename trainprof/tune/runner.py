@@ -113,11 +113,11 @@ class ScriptRunner:
             )
             if finished.is_full:
                 run_of_trial = replace(run_of_trial, outcome=FAILED, detail=WOULD_FILL, pace=None)
-            if self.sandbox is not None and run_of_trial.outcome == FAILED:
-                why = refusal_in(end_of_errors(record.console))
-                if why is not None:
-                    run_of_trial = replace(run_of_trial, detail=f"{run_of_trial.detail}. {why}")
+            was_failing = self.sandbox is not None and run_of_trial.outcome == FAILED
+            if was_failing and (why := refusal_in(end_of_errors(record.console))):
+                run_of_trial = replace(run_of_trial, detail=f"{run_of_trial.detail}. {why}")
         finally:
             remove_tree(scratch)
-        took_s = time.monotonic() - began
-        return replace(run_of_trial, seconds=took_s, left_running=finished.left_running)
+        return replace(
+            run_of_trial, seconds=time.monotonic() - began, left_running=finished.left_running
+        )
