@@ -118,6 +118,5 @@ class ScriptRunner:
                 run_of_trial = replace(run_of_trial, detail=f"{run_of_trial.detail}. {why}")
         finally:
             remove_tree(scratch)
-        return replace(
-            run_of_trial, seconds=time.monotonic() - began, left_running=finished.left_running
-        )
+        took_s = time.monotonic() - began
+        return replace(run_of_trial, seconds=took_s, left_running=finished.left_running)
