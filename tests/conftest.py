@@ -12,8 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from support import proofs
-from support.machine import MACHINE
+
+pytest.register_assert_rewrite("support")
+
+from support import proofs  # noqa: E402
+from support.machine import MACHINE  # noqa: E402
 
 GOLDEN = Path(__file__).parent / "golden"
 # A property of tests that had to have the machine to themselves: how often.

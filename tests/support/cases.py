@@ -23,6 +23,7 @@ from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.checkpoints import Checkpoints
 from trainprof.analysis.timeline.steady_state import Steady
 from trainprof.analysis.timeline.step_table import StepTable
+from trainprof.findings.catalogue import with_usual
 from trainprof.findings.run_context import RunContext, context_of_process
 from trainprof.record.notes import Note, record_of
 
@@ -191,7 +192,7 @@ def case_of(
         torch=torch or TorchSettings(),
         notes=notes or Notes(),
     )
-    return context_of_process(numbers, settings or {})
+    return context_of_process(numbers, with_usual(settings or {}))
 
 
 def healthy(*others: Planted, **how: Any) -> RunContext:

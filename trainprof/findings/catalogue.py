@@ -70,6 +70,12 @@ def rule_settings(known: Any) -> dict[str, float]:
     }
 
 
+def with_usual(settings: Mapping[str, float]) -> dict[str, float]:
+    """Returns all thresholds of all rules, by "rule.name", those that are set in place."""
+    usual = {f"{rule.id}.{name}": x.value for rule in RULES for name, x in rule.thresholds.items()}
+    return {**usual, **settings}
+
+
 def threshold_names() -> list[str]:
     return [f"{rule.id}.{name}" for rule in RULES for name in rule.thresholds]
 

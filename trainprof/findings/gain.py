@@ -273,7 +273,7 @@ def unmeasured_finding(
     """Returns a finding of something whose cost, or what is `unknown`, this run cannot tell.
 
     Args:
-        said: Other fields of the finding.
+        said: Other fields of the finding, but for severity and thresholds: `diagnose` adds those.
     """
     words = f"{unknown} only a rerun tells"
     return Finding(

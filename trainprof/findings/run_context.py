@@ -140,7 +140,7 @@ class RunContext:
         backwards: Runs of the autograd engine in training.
         noise: Of the mean steady step, as a share: by how much the halves of the run differ.
         steps: Of the training phase.
-        settings: Thresholds that the user has set, by "rule.name".
+        settings: The thresholds of all rules, by "rule.name", as `catalogue.with_usual` has them.
         torch: How it was set.
         notes: Of probes that have a rule of their own.
     """
@@ -335,17 +335,19 @@ def _exposed_share(
 
 
 def _limits(settings: Mapping[str, float]) -> Limits:
-    waits = [value for name, value in settings.items() if name.endswith(".wait_share")]
-    usual = Limits()
+    """Returns the thresholds of rules by which causes are told apart.
+
+    From the lowest share of waiting on a cause is looked for: each rule asks for its own.
+    """
     return Limits(
-        wait=min([usual.wait, *waits]),
-        slow_samples=settings.get("slow_samples.excess_share", usual.slow_samples),
-        receive=settings.get("slow_receive.receive_share", usual.receive),
-        receive_s=settings.get("slow_receive.receive_s", usual.receive_s),
-        collate=settings.get("slow_collate.collate_share", usual.collate),
-        sample_by_sample=settings.get("sample_by_sample.wait_share", usual.sample_by_sample),
-        cheap_sample_s=settings.get("sample_by_sample.sample_s", usual.cheap_sample_s),
-        fair_shares=settings.get("too_few_workers.fair_shares", usual.fair_shares),
+        wait=min(value for name, value in settings.items() if name.endswith(".wait_share")),
+        slow_samples=settings["slow_samples.excess_share"],
+        receive=settings["slow_receive.receive_share"],
+        receive_s=settings["slow_receive.receive_s"],
+        collate=settings["slow_collate.collate_share"],
+        sample_by_sample=settings["sample_by_sample.wait_share"],
+        cheap_sample_s=settings["sample_by_sample.sample_s"],
+        fair_shares=settings["too_few_workers.fair_shares"],
     )
 
 

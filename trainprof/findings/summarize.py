@@ -12,7 +12,7 @@ from trainprof.analysis.run.run_numbers import RunNumbers, first_process, run_nu
 from trainprof.analysis.summary.finding import Finding
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.findings.catalogue import RULES, rule_settings
+from trainprof.findings.catalogue import RULES, rule_settings, with_usual
 from trainprof.findings.combined_speedup import together
 from trainprof.findings.diagnose import diagnose, ranked
 from trainprof.findings.distributed import slow_rank
@@ -82,7 +82,7 @@ def context_of(directory: RunDirectory) -> RunContext | None:
 
 
 def _settings(numbers: ProcessNumbers, rules: Mapping[str, float] | None) -> dict[str, float]:
-    return rule_settings(numbers.rules if rules is None else rules)
+    return with_usual(rule_settings(numbers.rules if rules is None else rules))
 
 
 def _context(numbers: ProcessNumbers, settings: Mapping[str, float]) -> RunContext | None:

@@ -34,6 +34,7 @@ class Signal(Generic[P]):
         (self.subscribe if is_on else self.unsubscribe)(watcher)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Calls them; guarded ones take no keywords."""
         for watcher in self.watchers:
             watcher(*args, **kwargs)
 

@@ -49,9 +49,14 @@ def read_run_json(path: Path) -> Any:
 
 
 def contents_of(path: str | Path, most_bytes: int) -> bytes | None:
-    """Returns what a file holds; None where it is no plain file, or a larger one."""
+    """Returns what a file holds; None where it is no plain file, or a larger one.
+
+    A pipe is not opened: who writes to it would go on, and find nobody to read.
+    """
     descriptor = None
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return None
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:

@@ -72,7 +72,7 @@ class Metadata:
         return next((text for text in values if isinstance(text, str)), None)
 
     def looked_s(self) -> float | None:
-        """Returns what probes took for closer samples of loaders and calls; None: unknown."""
+        """Returns what probes took for closer looks at loaders and calls; None: unknown."""
         spent_ns = (integer(x.get("looked_ns")) for x in self.environment())
         return next((ns / 1e9 for ns in spent_ns if ns is not None), None)
 

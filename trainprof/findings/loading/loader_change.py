@@ -29,7 +29,7 @@ WAITED_FROM: Final = {
 
 def feeder_with_cause(context: RunContext, rule: str, cause: str) -> Feeder | None:
     """Returns the costliest loader for whose batches training waits because of `cause`."""
-    least = context.settings.get(f"{rule}.wait_share", WAIT_SHARE)
+    least = context.settings[f"{rule}.wait_share"]
     known = (x for x in context.feeding if x.cause is not None and x.cause.name == cause)
     return next((feeder for feeder in known if feeder.wait_share >= least), None)
 

@@ -39,7 +39,7 @@ from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.iterations import EVALUATION
 from trainprof.findings.gain import Gain, as_a_device_lets, outside_steps
 from trainprof.findings.loading.loader_cautions import DRAWN_ANEW, needed_first, one_iterator
-from trainprof.findings.loading.loader_change import WAITED_FROM, advised, loader_finding
+from trainprof.findings.loading.loader_change import advised, loader_finding
 from trainprof.findings.loading.model_inputs import like_the_usual
 from trainprof.findings.loading.waiting import NEEDLESS_WORKERS, SAMPLE_BY_SAMPLE
 from trainprof.findings.rule import Rule
@@ -312,7 +312,6 @@ def _worth(context: RunContext, feeder: Feeder, seconds: float) -> float | None:
 RULE: Final = Rule(
     id="worker_restart",
     thresholds={
-        **WAITED_FROM,
         "share": Threshold(0.03, "of training: what starts are worth a change"),
         "once_share": Threshold(0.1, "of the run: what comes once matters in short runs alone"),
         "once_s": Threshold(2.0, "nobody changes a script for less that comes once"),

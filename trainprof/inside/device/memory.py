@@ -16,6 +16,7 @@ from trainprof.inside.patching.patcher import (
     Arguments,
     Patcher,
     called_around,
+    let_dynamo_skip,
     recorded_after,
 )
 from trainprof.inside.session import Session
@@ -79,6 +80,7 @@ class DeviceMemoryProbe:
         self._accelerator: Accelerator = session.accelerator
         self._forget()
         os.register_at_fork(after_in_child=self._forget)
+        let_dynamo_skip(self._read_when_due, and_all_below=True)
         session.phase_now = patcher.clock(session.phase_now, self._read_when_due)
         session.on_end.subscribe(patcher.guarded(self._read_at_end))
         self._watch_resets(torch, patcher)
@@ -181,7 +183,7 @@ class DeviceMemoryProbe:
             for name in _RESETS:
                 places = _places(module, name)
                 if places:
-                    patcher.around(make, *places)
+                    patcher.around_if_there(make, *places)
 
 
 class EmptiedCachesProbe:

@@ -11,10 +11,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from trainprof.record.event_log import EventLog
-from trainprof.record.files import contents_of
+from trainprof.record.files import read_run_file
 from trainprof.record.limit_met import tell_limit
 from trainprof.record.names import LAST_STEP, MAX_STEPS, MAX_TIME
 from trainprof.record.schema import Kind
@@ -242,6 +243,6 @@ class LastStep:
 
     def _read(self) -> int | None:
         """Returns None where the other rank is about to write it."""
-        with contextlib.suppress(ValueError):
-            return int(contents_of(self._path, _LONGEST_NUMBER) or b"")
+        with contextlib.suppress(OSError, ValueError):
+            return int(read_run_file(Path(self._path), _LONGEST_NUMBER))
         return None

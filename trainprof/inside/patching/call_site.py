@@ -63,11 +63,11 @@ class CallSites:
 
     def _keep(self, code: CodeType) -> None:
         """Keeps code that was judged, so that its id is no other's; too much is forgotten."""
-        self._judged.append(code)
-        if len(self._judged) > _MOST_CODES:
+        if len(self._judged) >= _MOST_CODES:
             tables = self._is_user, self._known, self._call_ends
             for table in (*tables, self._judged, *tables):  # another thread may have added some
                 table.clear()
+        self._judged.append(code)
 
     def find(self, frame: FrameType | None) -> int:
         """Returns the site id of the first user frame at or above `frame`; 0 without any frame.

@@ -18,6 +18,7 @@ from trainprof.inside.patching.patcher import (
     Patcher,
     Wrapped,
     hide_our_frame,
+    let_dynamo_skip,
     recorded_after,
     recorded_outermost,
 )
@@ -53,6 +54,7 @@ class DeliveryProbe:
             sys.modules.get(f"torch.utils.data._utils.{name}")
             for name in ("pin_memory", "signal_handling")
         )
+        let_dynamo_skip(self._pinned, and_all_below=True)
         pinned = patcher.guarded(self._pinned)
         patcher.around_if_there(
             recorded_outermost(session.now, pinned, set()), (pinning, "pin_memory")

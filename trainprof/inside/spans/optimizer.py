@@ -58,7 +58,8 @@ class OptimizerProbe:
         module = loaded("torch.optim.optimizer")
         self._record_step = patcher.guarded(self._stepped)
         self._calls_closure = patcher.guarded(self._with_closure)
-        let_dynamo_skip(self._update_begins, and_all_below=True)
+        for function in (self._update_begins, self._timed):
+            let_dynamo_skip(function, and_all_below=True)
         self._around = StepAround(session.is_compiling, self._make_run())
         self._wrap_steps(module.Optimizer, patcher)
         session.on_parameters.subscribe(patcher.guarded(self._take_over))
