@@ -289,7 +289,7 @@ def _have_short_ends(runs: Runs) -> bool:
 def _uncounted_samples(base: Runs, other: Runs) -> list[Difference]:
     """Streams that make batches of their own, or whose workers each have one that is not full.
 
-    None where samples are counted, and where batches may hold other numbers, but as many samples:
+    Empty where samples are counted, and where batches may hold other numbers, but as many samples:
     passes have as many of them, or there is one batch size and no pass that ended.
     """
     runs = [*base, *other]
@@ -312,7 +312,7 @@ def _uncounted_samples(base: Runs, other: Runs) -> list[Difference]:
 def _epochs(base: Runs, other: Runs) -> list[Difference]:
     """Epochs of a stream that workers share otherwise: equal steps/s are no equal epochs.
 
-    None where the sides have equal numbers of workers, or no run ended an epoch.
+    Empty where the sides have equal numbers of workers, or no run ended an epoch.
     """
     loaders = [[run.feeder() for run in side] for side in (base, other)]
     streams = [[x for x in side if x is not None and x.is_iterable] for side in loaders]

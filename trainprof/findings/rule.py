@@ -19,7 +19,8 @@ class Rule(RuleText):
     Attributes:
         find: Returns what it finds in a run, or None.
         order: Where it is named among rules, from the smallest on.
-        old_names: Names under which earlier versions reported what it finds now.
+        old_names: Names under which earlier versions reported what it finds now. A new one has to
+            reach `saved.py`, which takes names for today's where findings have traits.
         noise_matters: A gain that the run's noise hides is not reported. Not so of what lies
             outside of steady steps, or is the change itself that halves of a run differ by.
         explained_by: Rules whose finding is the cause, where both are there.

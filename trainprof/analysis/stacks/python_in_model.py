@@ -64,19 +64,19 @@ def python_in_model(
         return None
     alone = settled.is_alone
     settled, part, is_held = settled.where(alone), part[alone], is_held[alone]
-    share_by_part: dict[str, float] = {}
+    seconds_by_part: dict[str, float] = {}
     is_counted = np.zeros(len(settled), dtype=bool)
     for name in PARTS:
         here = part == KEY[name]
         if np.count_nonzero(here) >= MIN_SAMPLES:
             is_counted |= here
-            share_by_part[name] = float(is_held[here].mean()) * seconds.get(name, 0.0)
+            seconds_by_part[name] = float(is_held[here].mean()) * seconds.get(name, 0.0)
     held = int(np.count_nonzero(is_counted & is_held))
     if held < MIN_HELD:
         return None
-    most = max(share_by_part, key=lambda name: share_by_part[name])
-    lines, behind = _lines(most, settled.where(is_counted), names, sum(share_by_part.values()))
-    return PythonInModel(int(np.count_nonzero(is_counted)), held, share_by_part, lines, behind)
+    most = max(seconds_by_part, key=lambda name: seconds_by_part[name])
+    lines, behind = _lines(most, settled.where(is_counted), names, sum(seconds_by_part.values()))
+    return PythonInModel(int(np.count_nonzero(is_counted)), held, seconds_by_part, lines, behind)
 
 
 def _lines(
