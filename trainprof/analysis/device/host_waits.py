@@ -4,8 +4,8 @@ A host that waits for a value while the device works could have launched more in
 lead, and by two steps at most, it would be ahead of the device afterwards, and later idle time
 while the host is in Python or launches work would be filled as far as the lead goes. Loaders take
 their time from the lead. Where the host waits for the device anyway (a blocking copy, an
-evaluation, a checkpoint, an emptied cache, a gradient scaler, an optimizer's own reads) or for other
-ranks, nothing of it is left.
+evaluation, a checkpoint, an emptied cache, a gradient scaler, an optimizer's own reads) or for
+other ranks, nothing of it is left.
 """
 
 from __future__ import annotations
