@@ -15,8 +15,9 @@ from typing import Final
 import numpy as np
 
 from trainprof.analysis.machine.processes import entries
-from trainprof.analysis.statistics.time_weighted import NS_PER_S, Line, number
+from trainprof.analysis.statistics.time_weighted import NS_PER_S, Line
 from trainprof.analysis.summary.device import Gpu
+from trainprof.record.notes import known
 
 _ASKED: Final = "utilization_gpu_percent"
 # The driver's windows are up to a second long; on fewer, and over less time, nothing is to rest.
@@ -82,13 +83,13 @@ def kernel_share(
         device
         for line in gpu_lines
         for device in entries(line, "gpus")
-        if number(device.get("index")) == gpu.index
+        if known(device.get("index")) == gpu.index
     ]
-    readings = [(number(sample.get("t_ns")), number(sample.get(_ASKED))) for sample in own_devices]
-    known = [(int(at), busy / 100) for at, busy in readings if at is not None and busy is not None]
-    if len(known) <= _LEAST_READINGS:
+    readings = [(known(sample.get("t_ns")), known(sample.get(_ASKED))) for sample in own_devices]
+    shares = [(int(at), busy / 100) for at, busy in readings if at is not None and busy is not None]
+    if len(shares) <= _LEAST_READINGS:
         return None
-    at_ns, share = np.array([at for at, _ in known]), np.array([share for _, share in known])
+    at_ns, share = np.array([at for at, _ in shares]), np.array([share for _, share in shares])
     before = share[at_ns < first_used_ns]
     inside = (at_ns[1:] >= span[0] + _WINDOW_NS) & (at_ns[1:] <= span[1]) & (np.diff(at_ns) > 0)
     lasted_ns, share = np.diff(at_ns)[inside], share[1:][inside]

@@ -18,7 +18,6 @@ from trainprof.analysis.statistics.time_weighted import (
     field_column,
     gauge,
     gauge_statistics,
-    number,
     times_of,
 )
 from trainprof.analysis.summary.device import (
@@ -28,6 +27,7 @@ from trainprof.analysis.summary.device import (
     Gpu,
     Utilization,
 )
+from trainprof.record.notes import known
 
 MAX_PROCESSES: Final = 64
 # A device's own time stands behind its line's by what the calls took; more is damage.
@@ -47,7 +47,7 @@ def gpus_of(gpu_lines: Sequence[Line], window: Window, own_pids: Collection[int]
     seen: dict[tuple[int, str], list[Line]] = defaultdict(list)
     for line in gpu_lines:
         for device in entries(line, "gpus"):
-            index, uuid = number(device.get("index")), device.get("uuid")
+            index, uuid = known(device.get("index")), device.get("uuid")
             if index is not None:
                 sample = {**device, "t_ns": _time_ns(line["t_ns"], device.get("t_ns"))}
                 seen[int(index), str(uuid)].append(sample)
@@ -60,10 +60,10 @@ def energy_of(gpus: Sequence[Gpu], samples: int | None) -> Energy | None:
     """Returns what the script's GPUs used together, or None where one of them is unknown."""
     used = [gpu for gpu in gpus if gpu.is_used]
     counted = used or [gpu for gpu in gpus if gpu.is_visible is not False]
-    known = [gpu.energy_wh for gpu in counted if gpu.energy_wh is not None]
-    if not known or len(known) < len(counted):
+    energies = [gpu.energy_wh for gpu in counted if gpu.energy_wh is not None]
+    if not energies or len(energies) < len(counted):
         return None
-    wh, sources = sum(known), {gpu.energy_source for gpu in counted}
+    wh, sources = sum(energies), {gpu.energy_source for gpu in counted}
     return Energy(
         wh=wh,
         source=ENERGY_COUNTER if sources == {ENERGY_COUNTER} else ENERGY_ESTIMATED,
@@ -73,7 +73,7 @@ def energy_of(gpus: Sequence[Gpu], samples: int | None) -> Energy | None:
 
 
 def _time_ns(line_ns: int, own: Any) -> int:
-    own_ns = number(own)
+    own_ns = known(own)
     return line_ns if own_ns is None or not 0 <= own_ns - line_ns <= _MAX_LATE_NS else int(own_ns)
 
 
@@ -164,7 +164,7 @@ def _processes(samples: Sequence[Line], own_pids: Collection[int]) -> list[dict[
     most: dict[int, float | None] = {}
     here: set[int] = set()
     for process in (process for sample in asked for process in entries(sample, "processes")):
-        pid, held = number(process.get("pid")), number(process.get("bytes"))
+        pid, held = known(process.get("pid")), known(process.get("bytes"))
         if pid is None:
             continue
         most[int(pid)] = max(most.get(int(pid)) or 0, held or 0) or None
@@ -196,7 +196,7 @@ def _mig(samples: Sequence[Line]) -> list[dict[str, Any]] | None:
     return [
         {
             "uuid": _text(instance.get("uuid")),
-            **{name: number(instance.get(name)) for name in ("memory_bytes", "logical_index")},
+            **{name: known(instance.get(name)) for name in ("memory_bytes", "logical_index")},
         }
         for instance in entries(first, "mig")
     ]
@@ -221,7 +221,7 @@ def _last_bool(samples: Sequence[Line], name: str) -> bool | None:
 
 
 def _last_number(samples: Sequence[Line], name: str) -> float | None:
-    values = [number(sample.get(name)) for sample in samples]
+    values = [known(sample.get(name)) for sample in samples]
     return next((value for value in reversed(values) if value is not None), None)
 
 

@@ -21,12 +21,12 @@ from trainprof.analysis.statistics.time_weighted import (
     Window,
     column,
     gauge_statistics,
-    number,
     spans_between,
     statistics,
 )
 from trainprof.analysis.summary.device import MemoryGrowth
 from trainprof.analysis.timeline.events import Int64
+from trainprof.record.notes import known
 
 Key = tuple[int, int]  # pid and start time
 Samples = list[tuple[int, Line]]  # of one process: time in ns, and its counters
@@ -66,9 +66,9 @@ class Tick:
     def pss_bytes(self) -> float | None:
         """Memory with shared pages counted once; None unless known of all living processes."""
         living = [p for p in self.processes.values() if _rss_bytes(p) is not None]
-        sizes = [number(process.get("pss_bytes")) for process in living]
-        known = [size for size in sizes if size is not None]
-        return sum(known) if known and len(known) == len(living) else None
+        sizes = [known(process.get("pss_bytes")) for process in living]
+        measured = [size for size in sizes if size is not None]
+        return sum(measured) if measured and len(measured) == len(living) else None
 
 
 def ticks_of(process_lines: Sequence[Line]) -> list[Tick]:
@@ -77,7 +77,7 @@ def ticks_of(process_lines: Sequence[Line]) -> list[Tick]:
     for line in process_lines:
         processes = {}
         for process in entries(line, "processes"):
-            pid, started_ns = number(process.get("pid")), number(process.get("started_ns"))
+            pid, started_ns = known(process.get("pid")), known(process.get("started_ns"))
             if pid is not None and started_ns is not None:
                 processes[int(pid), int(started_ns)] = process
         if processes:
@@ -122,16 +122,16 @@ def _tree_cpu_ns(before: Tick, after: Tick) -> float:
 
 
 def _own_cpu_ns(process: Line) -> float:
-    return (number(process.get("user_ns")) or 0.0) + (number(process.get("system_ns")) or 0.0)
+    return (known(process.get("user_ns")) or 0.0) + (known(process.get("system_ns")) or 0.0)
 
 
 def _reaped_cpu_ns(process: Line) -> float:
-    return number(process.get("reaped_ns")) or 0.0
+    return known(process.get("reaped_ns")) or 0.0
 
 
 def _rss_bytes(process: Line) -> float | None:
     """Returns a living process's memory; one that is ending has given its memory back already."""
-    return None if process.get("state") in ("Z", "X") else number(process.get("rss_bytes")) or None
+    return None if process.get("state") in ("Z", "X") else known(process.get("rss_bytes")) or None
 
 
 def processes_of(ticks: list[Tick], window: Window, main_pid: int | None) -> list[dict[str, Any]]:
@@ -156,7 +156,7 @@ def _process(timed: Samples, since_ns: int, window: Window, *, is_main: bool) ->
     times_ns = np.array([t_ns for t_ns, _ in timed], dtype=np.int64)
     cpu_percent = _percent(np.diff(column(map(_own_cpu_ns, samples))), times_ns, window)
     rss = column(map(_rss_bytes, samples))
-    threads = [number(process.get("threads")) for process in samples]
+    threads = [known(process.get("threads")) for process in samples]
     last = samples[-1]
     return {
         "pid": last["pid"],
@@ -201,12 +201,12 @@ def resources_of(samples: Samples, start_ns: int, end_ns: int) -> dict[str, Any]
         return {}
     resources: dict[str, Any] = {}
     for key in ("rss_bytes", "pss_bytes", "threads"):
-        values = [value for _, p in samples if (value := number(p.get(key))) is not None]
+        values = [value for _, p in samples if (value := known(p.get(key))) is not None]
         resources[key] = int(max(values)) if values else None
     passed_s = (samples[-1][0] - samples[0][0]) / NS_PER_S
     if passed_s > 0:
         for key in ("voluntary_switches", "involuntary_switches", "read_bytes", "read_calls"):
-            first, last = (number(samples[at][1].get(key)) for at in (0, -1))
+            first, last = (known(samples[at][1].get(key)) for at in (0, -1))
             if first is not None and last is not None:
                 resources[f"{key}_per_s"] = max(0.0, last - first) / passed_s
         used_ns = _own_cpu_ns(samples[-1][1]) - _own_cpu_ns(samples[0][1])
@@ -261,7 +261,7 @@ def _host_available(host_lines: Sequence[Line], t_ns: int) -> float | None:
     sizes = [
         (abs(line["t_ns"] - t_ns), size)
         for line in host_lines
-        if (size := number(line.get("memory_available_bytes"))) is not None
+        if (size := known(line.get("memory_available_bytes"))) is not None
     ]
     return min(sizes)[1] if sizes else None
 
@@ -289,7 +289,7 @@ def memory_growth(
     samples = samples_by_pid(ticks, [pid])[pid]
     name = _OWN if any(_OWN in process for _, process in samples) else _RESIDENT
     t_ns = np.array([time for time, _ in samples], dtype=np.int64)
-    size = column(number(process.get(name)) for _, process in samples)
+    size = column(known(process.get(name)) for _, process in samples)
     inside = (t_ns >= ends[0]) & (t_ns <= ends[-1]) & ~np.isnan(size)
     t_ns, size = t_ns[inside], size[inside]
     if len(size) < _LEAST_SAMPLES:

@@ -28,13 +28,13 @@ from trainprof.analysis.statistics.time_weighted import (
     gauge,
     gauge_statistics,
     lines_around,
-    number,
     rates,
     spans_between,
     statistics,
     times_of,
 )
 from trainprof.analysis.summary.run import System
+from trainprof.record.notes import known
 
 if TYPE_CHECKING:
     from trainprof.analysis.machine.cores import HostPart
@@ -62,7 +62,7 @@ def system_of(
         return None
     ticks = ticks_of(recording.process_lines)
     main_pid = integer(recording.manifest.get("script_pid"))
-    interval_s = number(recording.section("options").get("interval_s"))
+    interval_s = known(recording.section("options").get("interval_s"))
     limit_bytes = integer(recording.section("host").get("memory_limit_bytes"))
     gpus = gpus_of(gpu_lines, window, _pids(ticks, main_pid) if gpu_lines else ())
     not_sampled = recording.section("not_sampled").get("gpus")
@@ -166,7 +166,7 @@ def _memory(
 
 def _last(host_lines: Sequence[Line], name: str) -> float | None:
     """Returns the last sample's value that is not 0."""
-    values = (number(line.get(name)) for line in reversed(host_lines))
+    values = (known(line.get(name)) for line in reversed(host_lines))
     return next((value for value in values if value), None)
 
 
@@ -211,7 +211,7 @@ def _cost(host_lines: Sequence[Line]) -> dict[str, Any]:
     samples = [
         (line["t_ns"], cpu_ns)
         for line in host_lines
-        if (cpu_ns := number(line.get("sampler_cpu_ns"))) is not None
+        if (cpu_ns := known(line.get("sampler_cpu_ns"))) is not None
     ]
     share = None
     if samples and samples[-1][0] > samples[0][0]:
@@ -244,7 +244,7 @@ def _cpu_times(line: Line) -> tuple[float, float, float] | None:
     modes = line.get("cpu")
     if not isinstance(modes, dict):
         return None
-    times = {mode: number(ns) for mode, ns in modes.items()}
+    times = {mode: known(ns) for mode, ns in modes.items()}
     idle = times.get("idle_ns")
     busy = [ns for mode, ns in times.items() if mode not in _IDLE_MODES]
     if idle is None or not busy or any(ns is None for ns in busy):
@@ -260,15 +260,15 @@ def _per_core_percent(host_lines: Sequence[Line], window: Window) -> list[float 
 
 
 def _core_percent(lines: Sequence[Line], core: int) -> float | None:
-    known = [
+    times = [
         (line["t_ns"], busy_ns)
         for line in lines
-        for busy_ns in map(number, _cores(line)[core : core + 1])
+        for busy_ns in map(known, _cores(line)[core : core + 1])
         if busy_ns is not None
     ]
-    if len(known) < 2:
+    if len(times) < 2:
         return None
-    span_ns, used_ns = (last - first for first, last in zip(known[0], known[-1], strict=True))
+    span_ns, used_ns = (last - first for first, last in zip(times[0], times[-1], strict=True))
     if used_ns < 0 or span_ns <= 0:
         return None
     # Ticks of 10 ms may add up to a little more than the time.

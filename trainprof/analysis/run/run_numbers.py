@@ -63,15 +63,7 @@ def run_numbers(
     Raises:
         NothingThere: If there is no such epoch, or no such steps.
     """
-    by_rank = _recordings_of_ranks(directory)
-    if by_rank:
-        pairs = [(recording, training_processes(recording)[0]) for recording in by_rank]
-        hosts = parts_of_recordings(pairs)
-    else:
-        recording = read_recording(directory)
-        processes = training_processes(recording)
-        pairs = [(recording, process) for process in processes]
-        hosts = parts_of_processes(recording, processes)
+    by_rank, pairs, hosts = _that_trained(directory)
     if by_rank or are_ranks([process for _, process in pairs]):
         each = [_numbers(*x, host, epoch, steps) for x, host in zip(pairs, hosts, strict=True)]
         run = _joined(each, pairs)
@@ -99,13 +91,22 @@ def run_numbers(
 
 def first_process(directory: RunDirectory) -> ProcessNumbers:
     """Returns a run's training process in numbers, of several ranks the first."""
+    _, pairs, hosts = _that_trained(directory)
+    return _numbers(*pairs[0], hosts[0])
+
+
+def _that_trained(
+    directory: RunDirectory,
+) -> tuple[list[Recording], list[tuple[Recording, TrainingProcess]], list[HostPart]]:
+    """Returns recordings of ranks, if any; what trained; and what each of that has of its host."""
     by_rank = _recordings_of_ranks(directory)
     if by_rank:
         pairs = [(recording, training_processes(recording)[0]) for recording in by_rank]
-        return _numbers(*pairs[0], parts_of_recordings(pairs)[0])
+        return by_rank, pairs, parts_of_recordings(pairs)
     recording = read_recording(directory)
     processes = training_processes(recording)
-    return _numbers(recording, processes[0], parts_of_processes(recording, processes)[0])
+    pairs = [(recording, process) for process in processes]
+    return by_rank, pairs, parts_of_processes(recording, processes)
 
 
 def _recordings_of_ranks(directory: RunDirectory) -> list[Recording]:

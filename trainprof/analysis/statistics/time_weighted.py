@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trainprof.analysis.run.metadata import MAX_NUMBER
+from trainprof.record.notes import known
 
 Line = dict[str, Any]
 Reader = Callable[[Line], float | None]
@@ -146,16 +146,7 @@ def field_column(lines: Sequence[Line], *names: str) -> Floats:
     *objects, last = names
     for name in objects:
         lines = [inner if isinstance(inner := line.get(name), dict) else {} for line in lines]
-    return column(number(line.get(last)) for line in lines)
-
-
-def number(value: Any) -> float | None:
-    """Returns a measured number, or None for anything else that a damaged file may hold."""
-    # A bool is an int to isinstance. A JSON integer may be too long for a float; NaN fails too.
-    if type(value) in (int, float) and -MAX_NUMBER < value < MAX_NUMBER:
-        measured: float = value
-        return measured
-    return None
+    return column(known(line.get(last)) for line in lines)
 
 
 def lines_around(lines: Sequence[Line], window: Window) -> Sequence[Line]:

@@ -397,7 +397,7 @@ def _parameters(code: CodeType) -> tuple[object, ...]:
 def subclasses(cls: type) -> list[type]:
     """Returns the classes below `cls`, each before those below it."""
     children: list[type] = cls.__subclasses__()
-    return [cls for child in children for cls in (child, *subclasses(child))]
+    return [below for child in children for below in (child, *subclasses(child))]
 
 
 def uncounted(function: Callable[..., Any]) -> Callable[..., Any]:
