@@ -16,7 +16,7 @@ from trainprof.analysis.summary.levels import (
     percent_apart,
 )
 from trainprof.analysis.summary.loader import Loader, cost_s
-from trainprof.analysis.summary.run import COMPUTE_KEYS, Verdict
+from trainprof.analysis.summary.run import COMPILE_KEY, COMPUTE_KEYS, Verdict
 from trainprof.analysis.timeline.ledger import ELSEWHERE, LOADER_KEYS
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.findings.wording import number_of
@@ -142,7 +142,7 @@ def _shares(evidence: Evidence) -> dict[str, float]:
         "evaluation": ("evaluation",),
         "checkpoint": ("checkpoint",),
         "host": _HOST_KEYS,
-        "compute": (*COMPUTE_KEYS, *_DEVICE_KEYS) if evidence.has_device else COMPUTE_KEYS,
+        "compute": (*COMPUTE_KEYS, COMPILE_KEY, *(_DEVICE_KEYS if evidence.has_device else ())),
     }
     total = evidence.training_s or 1.0
     shares = {
@@ -298,7 +298,7 @@ def _compute_headline(
     if evidence.has_device:
         what += " with waiting for the GPU or copying"
     text = f"COMPUTE-BOUND, {level} data-bound: {what} take {percent(compute)} of training time"
-    compiling = evidence.compiling_s / (evidence.training_s or 1.0)
+    compiling = evidence.training.get(COMPILE_KEY, 0.0) / (evidence.training_s or 1.0)
     if compiling >= HIGH_SHARE:
         text = (
             f"COMPILE-BOUND: torch.compile takes {percent(compiling)} of training time; {what} "

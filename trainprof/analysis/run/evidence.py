@@ -89,7 +89,6 @@ class Evidence:
         collectives: Calls of torch.distributed, most time first: part of "other".
         waits_at: The slowest line of "other", where it waits for a thread or process.
         loss_in_loop_s: Of "other", torch that is the model's own work, as a loss by hand is.
-        compiling_s: Of forward, backward and optimizer, in which torch compiled.
         evaluation_site: The line of the loader that evaluation mostly goes over.
         evaluation_wait_share: Of the evaluation over that loader, what it waits for it.
         ranks: Whose loaders they are: times are means over so many.
@@ -115,7 +114,6 @@ class Evidence:
     waits_at: str | None = None
     python_in_model: PythonInModel | None = None
     loss_in_loop_s: float = 0.0
-    compiling_s: float = 0.0
     evaluation_wait_share: float = 0.0
     ranks: int = 1
 

@@ -51,7 +51,6 @@ from trainprof.analysis.summary.device import MemoryGrowth, SyncPoint, Transfer
 from trainprof.analysis.summary.loader import Loader, cost_s
 from trainprof.analysis.summary.run import UNJUDGED, Phases, System, Training
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.timeline.intervals import Coverage
 from trainprof.analysis.timeline.iterations import TRAINING, epoch_starts
 from trainprof.analysis.timeline.ledger import update_seconds
 from trainprof.analysis.timeline.step_table import StepTable, shares_of_steps
@@ -97,7 +96,6 @@ class _Parts:
     system: System | None
     device: DevicePart
     compilations: list[Compilation]
-    compiling: Coverage
     torch: TorchSettings
     stacks: StacksPart
     collectives: Collectives
@@ -115,26 +113,25 @@ def numbers_of(run: Analysed) -> ProcessNumbers:
     training = training_of(timeline, steps, loading.samples, free_data(timeline, details))
     span = timeline.window.start, timeline.window.end
     system = system_of(run.recording, run.host, span, training.samples)
-    compiling = compiling_in_training(details, timeline)
+    compiling = compiling_in_training(timeline)
     device = device_part(run, time, overlap, system, compiling)
     worked = None if overlap is None else overlap.least
-    compilations = compilations_of(details, timeline, run.sites(), worked)
+    compilations = compilations_of(timeline, run.sites(), worked)
     updates_s = update_seconds(
-        timeline.events, timeline.nesting, time.attribution, timeline.window, compiling
+        timeline.events, timeline.nesting, time.attribution, timeline.window
     )
     torch = torch_settings(run.metadata, run.sites(), updates_s)
     stacks = stacks_part(
         run,
         time,
         collectives,
-        compiling,
         is_compiled=bool(compilations),
         detects_anomalies=torch.detects_anomalies,
         step_s=training.per_step_s or {},
         fetches=_worker_fetches(loading, training),
     )
     parts = _Parts(
-        loading, time, training, system, device, compilations, compiling, torch, stacks, collectives
+        loading, time, training, system, device, compilations, torch, stacks, collectives
     )
     summary = _summary(run, parts)
     return ProcessNumbers(
@@ -235,7 +232,6 @@ def _evidence(run: Analysed, parts: _Parts) -> Evidence:
         waits_at=line.site if line is not None and is_wait else None,
         python_in_model=stacks.python_in_model,
         loss_in_loop_s=stacks.loss_s,
-        compiling_s=parts.compiling.total_ns() / 1e9,
     )
 
 

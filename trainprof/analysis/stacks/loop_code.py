@@ -40,6 +40,7 @@ from trainprof.analysis.timeline.ledger import (
     KEY,
     PLACE_BETWEEN,
     PLACES,
+    Window,
 )
 from trainprof.analysis.timeline.timeline_part import TimelinePart
 from trainprof.record.schema import ForwardFlag, Kind, SyncFlag
@@ -158,43 +159,21 @@ def _count(times: Int64, since: Int64, until: Int64) -> Int64:
 
 
 def _python_once(
-    parts: PartsOfLoop, compiling: Coverage, own_ns: Int64, step_ends: Int64, warmup: int
+    window: Window, own_ns: Int64, step_ends: Int64, warmup: int
 ) -> tuple[float, Coverage]:
-    """Returns what of the loop's own code happens once, s, and when.
-
-    That is compiling, and the first steps where they have much of it.
+    """Returns what of the loop's own code happens once, s, and when: in the first steps.
 
     Args:
         own_ns: Between the parts of each step, calls to other ranks left out, shape (n_steps,).
         step_ends: Of the steps, ns, shape (n_steps,).
         warmup: So many steps lead up to steady ones.
     """
-    window = parts.window
-    compiled_ns = _between_ns(compiling, parts)
-    compiled_in = np.searchsorted(step_ends, compiling.starts, side="right")
-    without = np.append(own_ns, 0)
-    np.subtract.at(without, compiled_in, compiled_ns)
-    lasting_ns = np.maximum(without[:-1], 0)
-    first_steps = _first_steps(lasting_ns, warmup)
-    warming_ns = _beyond_later(lasting_ns, first_steps)
-    spans = compiling.spans()
+    first_steps = _first_steps(own_ns, warmup)
+    warming_ns = _beyond_later(own_ns, first_steps)
+    spans = np.empty((0, 2), dtype=np.int64)
     if warming_ns > _MUCH_OF_IT * own_ns.sum():
-        spans = np.append(spans, [[window.loop_start, step_ends[first_steps - 1]]], axis=0)
-    once_s = (int(compiled_ns.sum()) + warming_ns) / 1e9
-    return once_s, Coverage.of(spans, (window.loop_start, window.loop_end))
-
-
-def _between_ns(compiling: Coverage, parts: PartsOfLoop) -> Int64:
-    """Returns what of each stretch lies between the parts of a step, ns, shape (n,)."""
-    events, apart = parts.events, parts.attribution.key
-    own_ns = np.where((apart >= 0) & (apart != KEY["other"]), parts.nesting.own_ns, 0)
-    first, behind = (np.searchsorted(events.start, t) for t in (compiling.starts, compiling.ends))
-    # What the compiler runs, or collects as garbage, has keys of its own.
-    inner_ns = [own_ns[a:b].sum() for a, b in zip(first.tolist(), behind.tolist(), strict=True)]
-    left = compiling.ends - compiling.starts - np.array(inner_ns, dtype=np.int64)
-    is_between = parts.at(compiling.starts) == KEY["other"]
-    between_ns: Int64 = np.where(is_between, np.maximum(left, 0), 0)
-    return between_ns
+        spans = np.array([[window.loop_start, step_ends[first_steps - 1]]])
+    return warming_ns / 1e9, Coverage.of(spans, (window.loop_start, window.loop_end))
 
 
 def _first_steps(own_ns: Int64, warmup: int) -> int:
@@ -240,7 +219,6 @@ def stacks_part(
     run: Analysed,
     time: TimelinePart,
     collectives: Collectives,
-    compiling: Coverage,
     *,
     is_compiled: bool,
     detects_anomalies: bool,
@@ -260,7 +238,9 @@ def stacks_part(
     names = LineNames(metadata.texts, sites)
     parts = PartsOfLoop(timeline.events, timeline.nesting, time.attribution, timeline.window)
     own_ns = python_ns(steps.per_step, collectives)
-    once_s, once = _python_once(parts, compiling, own_ns, timeline.steps.ends, steps.steady.warmup)
+    once_s, once = _python_once(
+        timeline.window, own_ns, timeline.steps.ends, steps.steady.warmup
+    )
     lasting = spent_s | {"other": max(spent_s["other"] - once_s, 0.0)}
     lines = lines_of_training(samples, parts, lasting, names, steps=len(steps), once=once)
     lines, loss = _torch_in_loop(samples, parts, spent_s, names, lines, until_ns)

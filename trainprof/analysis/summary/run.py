@@ -28,6 +28,7 @@ LEDGER_KEYS: Final = (
     "recompute",
     "optimizer",
     "zero_grad",
+    "compile",
     "sync",
     "device_wait",
     "checkpoint",
@@ -37,6 +38,7 @@ LEDGER_KEYS: Final = (
     "shutdown",
 )
 COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
+COMPILE_KEY: Final = "compile"
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,8 +147,7 @@ class CodeTimes:
         element_reads: Tensors read element by element inside the model, where they are many.
         loss_in_loop_s: Of "other": a loss that is no module; None with too few stack samples, and
             in older runs. `loss_by_place`: the same, split as a ledger's `other_by_place`.
-        once_in_loop_s: Of "other": what happens once, in the first steps and as torch.compile
-            compiles; None in older runs.
+        once_in_loop_s: Of "other": what happens once, in the first steps; None in older runs.
         beside_share: Of the stack samples of training, those that met another Python thread at
             work; None with too few.
         compilations: What torch.compile took, by line.

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from trainprof.analysis.summary.run import LEDGER_KEYS, Ledger
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
-from trainprof.analysis.timeline.intervals import Coverage, own_inside_ns
 from trainprof.record.schema import Kind, SyncFlag
 
 KEY: Final = {name: index for index, name in enumerate(LEDGER_KEYS)}
@@ -47,6 +46,7 @@ _KEY_OF_KIND: Final = {
     Kind.CLIP_GRADIENTS: "optimizer",
     Kind.SCHEDULER_STEP: "optimizer",
     Kind.ZERO_GRAD: "zero_grad",
+    Kind.COMPILE: "compile",
     Kind.SYNC: "sync",
     Kind.CHECKPOINT_SAVE: "checkpoint",
     Kind.CHECKPOINT_LOAD: "checkpoint",
@@ -132,7 +132,7 @@ def loads_samples(events: Events, nesting: Nesting) -> Bool:
 def _inherit(key: npt.NDArray[np.int8], nesting: Nesting) -> None:
     """Gives transparent events the key around them, so computation in a loader's call.
 
-    And copies and waits in a checkpoint.
+    And copies and waits in a checkpoint, and what torch.compile runs, collections apart.
     """
     own_inside = np.zeros(len(LEDGER_KEYS) + 1, dtype=bool)
     own_inside[[KEY[name] for name in (*_OWN_INSIDE_LOADER, *LOADER_KEYS)]] = True
@@ -144,6 +144,7 @@ def _inherit(key: npt.NDArray[np.int8], nesting: Nesting) -> None:
         takes = key[level] == _AROUND
         takes |= np.isin(above, loader_keys) & ~own_inside[key[level]]
         takes |= (above == KEY["checkpoint"]) & np.isin(key[level], copies_and_waits)
+        takes |= (above == KEY["compile"]) & (key[level] != KEY["gc"])
         key[level] = np.where(takes, above, key[level])
 
 
@@ -324,6 +325,7 @@ ANYWHERE: Final = (
     Kind.PLACEMENT,
     Kind.CHECKPOINT_SAVE,
     Kind.CHECKPOINT_LOAD,
+    Kind.COMPILE,
 )
 
 
@@ -423,16 +425,9 @@ _BESIDE_STEPS: Final = (
 
 
 def update_seconds(
-    events: Events,
-    nesting: Nesting,
-    attribution: Attribution,
-    window: Window,
-    compiling: Coverage | None = None,
+    events: Events, nesting: Nesting, attribution: Attribution, window: Window
 ) -> dict[int, float]:
-    """Returns the part of the ledger's `optimizer` in each optimizer's steps, s by its number.
-
-    Without what the training thread spent `compiling`.
-    """
+    """Returns the part of the ledger's `optimizer` in each optimizer's steps, s by its number."""
     is_step, is_beside = events.is_kind(Kind.OPTIMIZER_STEP), events.is_kind(*_BESIDE_STEPS)
     in_loop = (events.start >= window.loop_start) & (events.start < window.loop_end)
     counted = np.flatnonzero(in_loop & (attribution.key == KEY["optimizer"]) & ~is_beside)
@@ -442,9 +437,7 @@ def update_seconds(
         around[above] = nesting.parent[around[above]]
     is_in_step = (around >= 0) & is_step[around]
     counted, around = counted[is_in_step], around[is_in_step]
-    own_ns = attribution.own_ns[counted].astype(np.int64)
-    if compiling is not None:
-        own_ns -= own_inside_ns(compiling, events, nesting)[counted]
+    own_ns = attribution.own_ns[counted]
     numbers, which = np.unique(events.site[around], return_inverse=True)
-    sums = np.bincount(which, weights=np.maximum(own_ns, 0))
+    sums = np.bincount(which, weights=own_ns)
     return {int(number): float(ns / 1e9) for number, ns in zip(numbers, sums, strict=True)}

@@ -10,6 +10,7 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
+from trainprof.analysis.summary.run import COMPILE_KEY, COMPUTE_KEYS
 from trainprof.analysis.summary.run_summary import RECORDING_STOPPED, RunSummary
 from trainprof.report import tune
 from trainprof.report.page import details, device, memory, sections
@@ -50,7 +51,7 @@ _LEVEL_STYLES: Final = {"highly": "bold red", "moderately": "bold yellow", "not"
 _BOTTLENECK_KEYS: Final = {
     "data": LOADING_KEYS,
     "transfer": ("transfer",),
-    "compute": ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad"),
+    "compute": (*COMPUTE_KEYS, COMPILE_KEY),
     "host": ("other", "gc"),
     "sync": ("sync",),
     "checkpoint": ("checkpoint",),

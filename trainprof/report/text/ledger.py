@@ -38,6 +38,7 @@ LABELS: Final = {
     "recompute": "recompute (in backward)",
     "optimizer": "optimizer",
     "zero_grad": "zero grad",
+    "compile": "compiling (torch.compile)",
     "sync": "sync (needs a value now)",
     "device_wait": "device wait",
     "checkpoint": "checkpoints",

@@ -221,9 +221,11 @@ def test_what_comes_again_or_later_is_no_matter_of_the_first_steps(
     assert (0 if line is None else line.looks) == looks
 
 
-def test_compiling_comes_once_whenever_it_comes(tmp_path: Path) -> None:
-    """Its collections are none of the loop's code, and no second is counted twice."""
+def test_compiling_is_none_of_the_loops_code(tmp_path: Path) -> None:
+    """Its collections are not either, and no second is counted twice."""
     summary = set_up(FakeRun(), tmp_path, {}, {0: 1000, 40: 800}, usual_ms=40)
-    assert summary.once_in_loop_s == pytest.approx(1.8, rel=0.001)
+    spent_s = summary.ledger.seconds
+    assert (summary.once_in_loop_s, spent_s["compile"], spent_s["gc"]) == (0.0, 1.8, 0.014)
+    assert spent_s["other"] == pytest.approx(LONG * 0.040)
     line = hottest(summary.part_lines, "other")
     assert (line.site, line.share) == ("train.py:60", 1.0)
