@@ -150,9 +150,7 @@ def _shares(evidence: Evidence) -> dict[str, float]:
         for name, keys in groups.items()
     }
     shares["communication"] = evidence.communication_s / total
-    loss = evidence.loss_in_loop_s / total
-    shares["host"] = max(shares["host"] - shares["communication"] - loss, 0.0)
-    shares["compute"] += loss
+    shares["host"] = max(shares["host"] - shares["communication"], 0.0)
     return shares
 
 
@@ -237,7 +235,7 @@ def _checkpoint_headline(evidence: Evidence, share: float) -> tuple[str, str | N
 
 def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     collecting = evidence.training.get("gc", 0.0)
-    is_collecting = collecting > evidence.training.get("other", 0.0) - evidence.loss_in_loop_s
+    is_collecting = collecting > evidence.training.get("other", 0.0)
     between = "between loading, forward, backward and optimizer"
     text = f"PYTHON-BOUND: Python code {between} takes {percent(share)} of training time"
     if evidence.waits_at is not None:
@@ -253,7 +251,7 @@ def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     if evidence.collectives:
         text += f", {pair(share * evidence.training_s, evidence.training_s)}"
     else:
-        text += _in_figures(evidence, _HOST_KEYS, share, evidence.loss_in_loop_s)
+        text += _in_figures(evidence, _HOST_KEYS, share)
     if evidence.other_place and evidence.other_place != ELSEWHERE and not is_collecting:
         text += f", most of it {evidence.other_place}"
     ahead = [x for x in evidence.loaders if x.role == "training" and x.thread != "training"]
@@ -272,22 +270,19 @@ def _communication_headline(evidence: Evidence, share: float) -> tuple[str, str 
     return text, worst.site
 
 
-def _in_figures(
-    evidence: Evidence, keys: tuple[str, ...], share: float, without_s: float = 0.0
-) -> str:
-    """Returns what a share is in time: of a steady step, or of training where that is far off.
+def _in_figures(evidence: Evidence, keys: tuple[str, ...], share: float) -> str:
+    """Returns what a share of training is in time: of a steady step, or else where that is far off.
 
     Args:
-        keys: Of the ledger, that it is the share of; `without_s` of them is left out.
+        keys: Of the ledger, that it is the share of.
     """
     steady, step = evidence.steps.per_step_s, evidence.steps.step_s
     if steady and step and step.mean > 0:
         part_s = sum(steady.get(key, 0.0) for key in keys)
-        part_s = max(part_s - without_s / max(evidence.steps.steps, 1), 0.0)
         if abs(part_s / step.mean - share) <= _SAME_SHARE:
             apart = percent_apart(part_s, step.mean, share)
             return f", {pair(part_s, step.mean)} a step{apart}"
-    part_s = sum(evidence.training.get(key, 0.0) for key in keys) - without_s
+    part_s = sum(evidence.training.get(key, 0.0) for key in keys)
     return f", {pair(part_s, evidence.training_s)}"
 
 
@@ -308,6 +303,9 @@ def _compute_headline(
     in_python = python.total_s / (evidence.training_s or 1.0) if python is not None else 0.0
     if in_python >= TOLD_FROM_SHARE:
         text += f", Python code inside them about {percent(in_python)} of it"
+    loss = evidence.loss_in_loop_s / (evidence.training_s or 1.0)
+    if loss >= TOLD_FROM_SHARE and evidence.loss_at is not None:
+        text += f", {percent(loss)} in the loss at {evidence.loss_at}"
     words = {
         "data": "waiting for data",
         "evaluation": "evaluation",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,6 @@ from trainprof.analysis.run.evidence import (
     called_for_at,
     is_over_loaders,
     is_waiting,
-    places_of_rest,
 )
 from trainprof.analysis.run.metadata import Notes
 from trainprof.analysis.run.recording import faults_of
@@ -46,6 +44,7 @@ from trainprof.analysis.run.run_part import (
 )
 from trainprof.analysis.stacks.hot_lines import WorkerFetches
 from trainprof.analysis.stacks.loop_code import StacksPart, stacks_part
+from trainprof.analysis.stacks.loss_in_loop import sampled_loop
 from trainprof.analysis.summary.code import Compilation, hottest
 from trainprof.analysis.summary.device import MemoryGrowth, SyncPoint, Transfer
 from trainprof.analysis.summary.loader import Loader, cost_s
@@ -53,7 +52,7 @@ from trainprof.analysis.summary.run import UNJUDGED, Phases, System, Training
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.iterations import TRAINING, epoch_starts
 from trainprof.analysis.timeline.ledger import update_seconds
-from trainprof.analysis.timeline.step_table import StepTable, shares_of_steps
+from trainprof.analysis.timeline.step_table import StepTable, attributed, shares_of_steps
 from trainprof.analysis.timeline.timeline_part import TimelinePart, timeline_part
 
 
@@ -107,7 +106,9 @@ def numbers_of(run: Analysed) -> ProcessNumbers:
     # First of all: of long runs the fetches and the ledger's tables would not fit side by side.
     loading = loader_part(run)
     overlap = overlap_of(run)
-    time = timeline_part(run, None if overlap is None else overlap.waits())
+    waits = None if overlap is None else overlap.waits()
+    loop = sampled_loop(run, attributed(timeline, run.metadata, waits))
+    time = timeline_part(run, loop.parts.attribution)
     steps = time.steps
     collectives = collectives_of(details, timeline, time.attribution, run.sites())
     training = training_of(timeline, steps, loading.samples, free_data(timeline, details))
@@ -117,13 +118,12 @@ def numbers_of(run: Analysed) -> ProcessNumbers:
     device = device_part(run, time, overlap, system, compiling)
     worked = None if overlap is None else overlap.least
     compilations = compilations_of(timeline, run.sites(), worked)
-    updates_s = update_seconds(
-        timeline.events, timeline.nesting, time.attribution, timeline.window
-    )
+    updates_s = update_seconds(timeline.events, timeline.nesting, time.attribution, timeline.window)
     torch = torch_settings(run.metadata, run.sites(), updates_s)
     stacks = stacks_part(
         run,
         time,
+        loop,
         collectives,
         is_compiled=bool(compilations),
         detects_anomalies=torch.detects_anomalies,
@@ -152,7 +152,7 @@ def numbers_of(run: Analysed) -> ProcessNumbers:
 
 def _summary(run: Analysed, parts: _Parts) -> RunSummary:
     window, time, device, stacks = run.timeline.window, parts.time, parts.device, parts.stacks
-    loss = stacks.loss_by_place
+    loss = time.attribution.loss
     return RunSummary(
         run=run_part(run, time.account),
         phases=Phases(
@@ -182,8 +182,8 @@ def _summary(run: Analysed, parts: _Parts) -> RunSummary:
         part_lines=stacks.part_lines,
         python_in_model=stacks.python_in_model,
         element_reads=stacks.element_reads,
-        loss_in_loop_s=None if loss is None else fsum(loss.values()),
-        loss_by_place=loss or {},
+        loss_in_loop_s=None if loss is None else loss.seconds,
+        loss_by_place={} if loss is None else loss.by_place(),
         once_in_loop_s=stacks.once_s,
         beside_share=stacks.beside_share,
         placements=device.placements,
@@ -207,8 +207,9 @@ def _evidence(run: Analysed, parts: _Parts) -> Evidence:
     spent_s, loaders, training = time.spent_s, parts.loading.in_loop, parts.training
     training_s = (window.loop_end - window.loop_start) / 1e9
     longest = _evaluated_loader(loaders, spent_s["evaluation"], training)
-    rest = places_of_rest(time.account.other_by_place, stacks.loss_by_place or {}, stacks.loss_s)
+    rest, loss = time.account.other_by_place, time.attribution.loss
     line = hottest(stacks.part_lines, "other")
+    loss_line = hottest(stacks.part_lines, "loss")
     is_wait = line is not None and line.share >= NAMED_FROM_SHARE and is_waiting(line)
     return Evidence(
         wall_s=time.account.wall_s,
@@ -231,7 +232,8 @@ def _evidence(run: Analysed, parts: _Parts) -> Evidence:
         collectives=parts.collectives.by_line,
         waits_at=line.site if line is not None and is_wait else None,
         python_in_model=stacks.python_in_model,
-        loss_in_loop_s=stacks.loss_s,
+        loss_in_loop_s=0.0 if loss is None else loss.seconds,
+        loss_at=None if loss_line is None else loss_line.site,
     )
 
 

@@ -43,9 +43,9 @@ class HotLine:
             process; None in older runs, and where it was not asked for.
         is_end: Most of the part ends there, where Python lets others run: what takes long stands
             there or before it. `share` is of the looks that were wanted in the part.
-        torch_share, loss_share: Of the looks at its function, or at what the line calls, those that
-            met torch computing, anywhere and as the model's own work; None in older runs, where
-            that is not known, and of what is no code between the parts of a step.
+        torch_share: Of the looks at its function, or at what the line calls, those that met torch
+            computing; None in older runs, where that is not known, and of what is no code between
+            the parts of a step.
     """
 
     part: str
@@ -61,7 +61,6 @@ class HotLine:
     waits_share: float | None = None
     is_end: bool = False
     torch_share: float | None = None
-    loss_share: float | None = None
     is_line_known: bool = True
 
 

@@ -145,8 +145,8 @@ class CodeTimes:
         python_in_model: Python code in the model's time, on the host; None with too few stack
             samples, with torch.compile, and in older runs.
         element_reads: Tensors read element by element inside the model, where they are many.
-        loss_in_loop_s: Of "other": a loss that is no module; None with too few stack samples, and
-            in older runs. `loss_by_place`: the same, split as a ledger's `other_by_place`.
+        loss_in_loop_s: Of "loss": what is no module, by stack samples; None with too few, and in
+            older runs. `loss_by_place`: the same, split as a ledger's `other_by_place`.
         once_in_loop_s: Of "other": what happens once, in the first steps; None in older runs.
         beside_share: Of the stack samples of training, those that met another Python thread at
             work; None with too few.

@@ -64,6 +64,29 @@ class DeviceWaits:
 
 
 @dataclass(frozen=True, slots=True)
+class LossInLoop:
+    """A loss that is no module, in gaps between the parts of a step, shape (n,).
+
+    Attributes:
+        start_ns: When each gap began.
+        ns: What of it is such a loss.
+        place: Where it lies, as a ledger's `other_by_place` has it.
+    """
+
+    start_ns: Int64
+    ns: Int64
+    place: npt.NDArray[np.str_]
+
+    @property
+    def seconds(self) -> float:
+        return int(self.ns.sum()) / 1e9
+
+    def by_place(self) -> dict[str, float]:
+        names = np.unique(self.place[self.ns > 0]).tolist()
+        return {name: int(self.ns[self.place == name].sum()) / 1e9 for name in names}
+
+
+@dataclass(frozen=True, slots=True)
 class Attribution:
     """Which ledger key each event's own time belongs to.
 
@@ -73,6 +96,7 @@ class Attribution:
         top: Indices of the outermost events with a key, outside evaluation.
         segments: Evaluation, shape (n, 2), ns.
         device_waits: What of `own_ns` belongs to `device_wait` instead; None where unknown.
+        loss: What of "other" belongs to "loss" instead; None where unknown.
     """
 
     key: npt.NDArray[np.int8]
@@ -80,6 +104,7 @@ class Attribution:
     top: npt.NDArray[np.int32]
     segments: Int64
     device_waits: DeviceWaits | None
+    loss: LossInLoop | None = None
 
 
 def attribute(
@@ -179,11 +204,21 @@ def ledger(events: Events, attribution: Attribution, window: Window) -> Ledger:
     }
     for name, gap in gaps.items():
         totals[name] += gap
+    by_place, loss = _other_by_place(events, attribution, window), attribution.loss
+    left = {
+        name: spent_s - (loss.by_place().get(name, 0.0) if loss else 0.0)
+        for name, spent_s in by_place.items()
+    }
     return Ledger(
         wall_s=(window.end - window.start) / 1e9,
-        seconds={name: total / 1e9 for name, total in totals.items()},
-        other_by_place=_other_by_place(events, attribution, window),
+        seconds={name: total / 1e9 for name, total in _with_loss(totals, loss).items()},
+        other_by_place={name: spent_s for name, spent_s in left.items() if spent_s > 0},
     )
+
+
+def _with_loss(totals: dict[str, int], loss: LossInLoop | None) -> dict[str, int]:
+    moved = min(0 if loss is None else int(loss.ns.sum()), totals["other"])
+    return totals | {"other": totals["other"] - moved, "loss": totals["loss"] + moved}
 
 
 def loop_seconds(events: Events, attribution: Attribution, window: Window) -> dict[str, float]:
@@ -194,7 +229,7 @@ def loop_seconds(events: Events, attribution: Attribution, window: Window) -> di
     inside = (segments[:, 0] >= window.loop_start) & (segments[:, 0] < window.loop_end)
     totals["evaluation"] = _length(segments[inside])
     totals["other"] += window.loop_end - window.loop_start - sum(totals.values())
-    return {name: total / 1e9 for name, total in totals.items()}
+    return {name: ns / 1e9 for name, ns in _with_loss(totals, attribution.loss).items()}
 
 
 def _totals_ns(attribution: Attribution, mask: Bool | None = None) -> dict[str, int]:
@@ -265,6 +300,12 @@ def per_step_ns(
         result[LEDGER_KEYS[index]] = result[LEDGER_KEYS[index]] - moved
         result["device_wait"] = result["device_wait"] + moved
     result["other"] = np.maximum(step_wall_ns(starts, ends, attribution.segments) - total, 0)
+    loss = attribution.loss
+    if loss is not None and count:
+        begins = np.searchsorted(ends, loss.start_ns, side="right")
+        sums = np.bincount(begins, weights=loss.ns, minlength=count + 1)[:count]
+        moved = np.minimum(sums.astype(np.int64), result["other"])
+        result |= {"other": result["other"] - moved, "loss": result["loss"] + moved}
     return result
 
 

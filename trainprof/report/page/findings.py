@@ -218,8 +218,6 @@ def beside_findings(summary: RunSummary) -> str:
         for name, of in _PARTS.items()
         if not keys.intersection(of)
     }
-    if _PYTHON in left:  # a loss without a module is computing
-        left[_PYTHON] -= min(_loss_s(summary), left[_PYTHON])
     if _FORWARD in left and _BACKWARD in left:
         both_s = left.pop(_FORWARD) + left.pop(_BACKWARD)
         left = {f"{_FORWARD} and {_BACKWARD}": both_s, **left}
@@ -242,9 +240,6 @@ def _not_judged(summary: RunSummary) -> str:
     computing, between = (
         sum(step_s.get(key, 0.0) for key in keys) / whole_s for keys in (_COMPUTING, [_BETWEEN])
     )
-    # What a loss without a module takes is computing, too.
-    loss = min(_loss_s(summary) / whole_s, between)
-    computing, between = computing + loss, between - loss
     unjudged = []
     if computing >= MODERATE_SHARE:
         unjudged.append(f"computing itself ({percent(computing)} of a step)")
@@ -269,10 +264,6 @@ def _recomputed(summary: RunSummary) -> str:
         f" Not judged: forwards computed again in backward, {percent(share)} of a step: activation "
         "checkpointing, which saves memory."
     )
-
-
-def _loss_s(summary: RunSummary) -> float:
-    return (summary.loss_in_loop_s or 0.0) / max(summary.training.steps, 1)
 
 
 def _not_judged_of_device(summary: RunSummary) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 from rich.text import Text
 
+from trainprof.analysis.summary.code import hottest
 from trainprof.analysis.summary.run import LEDGER_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.layout import Page, bar
@@ -172,6 +173,11 @@ def _parts(summary: RunSummary) -> list[LedgerPart]:
     renamed: dict[str, str] = {}
     if sum(call.seconds for call in summary.collectives) >= run_s.get("other", 0.0) / 2 > 0:
         renamed["other"] = _WITH_RANKS
+    line = hottest(summary.part_lines, "loss")
+    if line is not None and (summary.loss_in_loop_s or 0.0) >= run_s.get("loss", 0.0) / 2:
+        # What has no module has no name, but a line.
+        label = f"loss at {line.site.rpartition('/')[2]}"
+        renamed |= {"loss": label} if len(label) <= _LONGEST_LABEL else {}
     in_steps_s = step_s.get("gc", 0.0) * summary.training.steps
     if step_s and in_steps_s < _GC_IN_STEPS_SHARE * run_s.get("gc", 0.0):
         renamed["gc"] = _GC_ELSEWHERE
