@@ -105,6 +105,8 @@ class PythonInModel:
         lines: Where it was, most looks first; shares are of those that tell it.
         behind: Where no line is known: the operator that comes behind it, at which most of those
             looks were let through.
+        called_by_backward: Where no line is known: most of it is in hooks or custom Functions,
+            which had ended by the time of the look.
     """
 
     looks: int
@@ -112,6 +114,7 @@ class PythonInModel:
     seconds: dict[str, float]
     lines: list[HotLine]
     behind: HotLine | None = None
+    called_by_backward: bool = False
 
     @property
     def total_s(self) -> float:
