@@ -51,7 +51,7 @@ from trainprof.analysis.summary.loader import Loader, cost_s
 from trainprof.analysis.summary.run import UNJUDGED, Phases, System, Training
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.iterations import TRAINING, epoch_starts
-from trainprof.analysis.timeline.ledger import update_seconds
+from trainprof.analysis.timeline.ledger import update_calls, update_seconds
 from trainprof.analysis.timeline.step_table import StepTable, attributed, shares_of_steps
 from trainprof.analysis.timeline.timeline_part import TimelinePart, timeline_part
 
@@ -119,7 +119,8 @@ def numbers_of(run: Analysed) -> ProcessNumbers:
     worked = None if overlap is None else overlap.least
     compilations = compilations_of(timeline, run.sites(), worked)
     updates_s = update_seconds(timeline.events, timeline.nesting, time.attribution, timeline.window)
-    torch = torch_settings(run.metadata, run.sites(), updates_s)
+    calls = update_calls(timeline.events, timeline.nesting, timeline.window)
+    torch = torch_settings(run.metadata, run.sites(), updates_s, calls)
     stacks = stacks_part(
         run,
         time,
@@ -192,6 +193,7 @@ def _summary(run: Analysed, parts: _Parts) -> RunSummary:
         ),
         out_of_memory=device.out_of_memory,
         found_syncs=device.found_syncs,
+        optimizers=parts.torch.used,
         compilations=parts.compilations,
         emptied_caches=device.emptied_caches,
         collectives=parts.collectives.by_line,

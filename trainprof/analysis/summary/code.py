@@ -221,6 +221,34 @@ class UnsharedData:
 
 
 @dataclass(frozen=True, slots=True)
+class OptimizerUse:
+    """An optimizer, or several of one class that a line builds, in the training phase.
+
+    Attributes:
+        name: Of its class, such as "AdamW".
+        site: The user's line that built it; None where that is not known.
+        tensors: Parameters of one of them.
+        groups: Of its param_groups; `settings`: with settings of their own.
+        calls: Of step() outside of backward, by all of its class.
+        spent_s: In all of these.
+        is_torchs: One of torch.optim.
+    """
+
+    name: str
+    site: str | None
+    tensors: int
+    groups: int
+    settings: int = 1
+    calls: int = 0
+    spent_s: float = 0.0
+    is_torchs: bool = True
+
+    @property
+    def seconds(self) -> float:
+        return self.spent_s
+
+
+@dataclass(frozen=True, slots=True)
 class Numerics:
     """In what the model computes, as settings tell at the first update.
 

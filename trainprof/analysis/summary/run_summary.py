@@ -17,6 +17,7 @@ from trainprof.analysis.summary.code import (
     HottestLine,
     LineCost,
     Numerics,
+    OptimizerUse,
     PythonInModel,
     UnsharedData,
 )
@@ -150,6 +151,7 @@ class CodeTimes:
         once_in_loop_s: Of "other": what happens once, in the first steps; None in older runs.
         beside_share: Of the stack samples of training, those that met another Python thread at
             work; None with too few.
+        optimizers: The first few that made a step, most time first.
         compilations: What torch.compile took, by line.
         numerics: Number formats of the model's computation; None: unknown.
     """
@@ -163,6 +165,7 @@ class CodeTimes:
     loss_by_place: dict[str, float] = field(default_factory=dict)
     once_in_loop_s: float | None = None
     beside_share: float | None = None
+    optimizers: list[OptimizerUse] = field(default_factory=list)
     compilations: list[Compilation] = field(default_factory=list)
     numerics: Numerics | None = None
 

@@ -456,6 +456,18 @@ def _outermost_spans(
             yield np.insert(kinds, place, _EVALUATION_KIND), starts, ends
 
 
+def update_calls(events: Events, nesting: Nesting, window: Window) -> dict[int, int]:
+    """Counts the calls of each optimizer's step in the loop, by its number.
+
+    Those in a backward are left out: there each parameter may have an optimizer, to save memory.
+    """
+    is_step = events.is_kind(Kind.OPTIMIZER_STEP)
+    is_step &= ~nesting.inside(events.is_kind(Kind.OPTIMIZER_STEP, Kind.BACKWARD))
+    is_step &= (events.start >= window.loop_start) & (events.start < window.loop_end)
+    numbers, counts = np.unique(events.site[is_step], return_counts=True)
+    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+
 # What belongs to the update, and is no optimizer's.
 _BESIDE_STEPS: Final = (
     Kind.SCALER_STEP,
