@@ -25,6 +25,8 @@ KeepTrack = Callable[[object, dict[Any, Any], object], bool]
 # Of a stack are kept so many of the user's frames at its leaf and so many at its root.
 _KEPT_FRAMES: Final = 6
 _EXECUTED: Final = "<string>"
+# What starts children of multiprocessing, by `python -c`.
+_STARTS_CHILD: Final = "from multiprocessing."
 # Libraries that write code for themselves into the temporary directory, in files named by them.
 _WRITERS: Final = ("torch_geometric",)
 # Of a script that executes texts, each of which is code of its own.
@@ -43,6 +45,7 @@ class CallSites:
         torch: list[str] = list(getattr(sys.modules.get("torch"), "__path__", ()))
         self._torch = tuple(place.rstrip(os.sep) + os.sep for place in torch)
         self._generated = ("<", *self._torch)
+        self._typed = {"<stdin>", *([_EXECUTED] if _runs_text() else [])}
         # By id: a code object's hash walks all of it, and equal code in two files is equal. Those
         # judged are kept, so that no id is used again.
         self._is_user: dict[int, bool] = {}
@@ -178,7 +181,8 @@ class CallSites:
     def is_user_file(self, file: str) -> bool:
         """Tells the same of a file that code stands in."""
         if file.startswith("<"):
-            return file.startswith("<ipython") or file in ("<stdin>", _EXECUTED)
+            # Of other text that is executed the line counts that executes it.
+            return file.startswith("<ipython") or file in self._typed
         is_installed = os.path.join(self._cwd, file).startswith((*self._libraries, *self._torch))
         return not is_installed and _written_by(file) is None
 
@@ -210,6 +214,12 @@ class CallSites:
     def is_not_the_users(self, code: CodeType) -> bool:
         """True for the same, but for what a script executes as its own, such as `<stdin>`."""
         return self.is_ours_or_torch(code) and not self.is_user_code(code)
+
+
+def _runs_text() -> bool:
+    """Whether `python -c` runs the user's text."""
+    is_child = any(word.startswith(_STARTS_CHILD) for word in sys.orig_argv)
+    return sys.argv[:1] == ["-c"] and not is_child
 
 
 def _written_by(file: str) -> str | None:
