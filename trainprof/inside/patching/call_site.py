@@ -8,7 +8,7 @@ import os
 import site
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -197,6 +197,15 @@ class CallSites:
         name = file[len(inside) :].partition(os.sep)[0].removesuffix(".py")
         is_package = bool(inside) and name.isidentifier() and name not in sys.stdlib_module_names
         return name if is_package else None
+
+    def are_within(self, frame: FrameType | None, name: str, packages: Collection[str]) -> bool:
+        """Whether a stack has a function of that name of one of some packages."""
+        while frame is not None:
+            code = frame.f_code
+            if code.co_name == name and self.package_of(code) in packages:
+                return True
+            frame = frame.f_back
+        return False
 
     def is_ours_or_torch(self, code: CodeType) -> bool:
         """True for torch's code, ours and generated code."""

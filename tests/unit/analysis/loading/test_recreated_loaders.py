@@ -185,6 +185,14 @@ def test_epochs_with_and_without_workers_are_epochs(tmp_path, datasets, epochs):
     assert [epoch.steps for epoch in summary.epochs] == [4] * epochs
 
 
+def test_iterators_that_give_no_batch_are_starts_but_no_passes(tmp_path):
+    """Lightning's reload creates two for each epoch."""
+    (row,) = Loop().play("i1 3( n1 l ) 3( i1 i1 3( n1 l ) )").run.summary(tmp_path).loaders
+    assert (row.passes, row.starts, row.init_s.n) == (4, 7, 7)
+    (unused,) = Loop().play("i1 2( l )").run.summary(tmp_path / "unused").loaders
+    assert (unused.passes, unused.starts) == (1, 1)
+
+
 def test_a_part_is_an_epoch_of_a_phase(tmp_path):
     run = Loop().play("2( i1 5( n1 l ) s1 ) 3( i2 2( n2 l ) s2 )").run
     third = run.summary(tmp_path, epoch=2)
