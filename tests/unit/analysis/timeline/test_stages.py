@@ -52,6 +52,7 @@ LOOPS = {
     "evaluation that looks ahead": (
         "TE 6 6 2 3: i1 3( n1 l ) s1 [ i2 n2 2( n2 f0 ) s2 f0 ] i1 3( n1 l ) s1"
     ),
+    "of one batch that looks ahead": "TE 6 6 2 2: 2( i1 3( n1 l ) s1 [ i2 n2 s2 f0 ] )",
     "evaluation of a whole tensor": "T 12 12 3 0: 3( i1 4( n1 l ) s1 [ f0 + f0 ] )",
     "estimate_loss without a loader": ". 9 9 0 0: 3( [ f0 + f0 ] 3( l ) )",
     "a rollout, the model in training mode": ". 9 9 0 0: 3( ft 3( l ) )",
