@@ -151,7 +151,7 @@ def _decide(
 
 
 def _compute_ends(p: LoaderIterations, work: _ThreadWork) -> Int64:
-    """When each iteration ends: one that is left early as the next batch of any loader is asked for.
+    """When each iteration ends; one that is left early as the next batch of a loader is asked for.
 
     Look-ahead fetchers raise StopIteration before the last batch, or the only one, is used.
     """

@@ -28,6 +28,11 @@ LOOPS = {
     "so, by a count": "T 12 12 3 6: 3( i1 4( n1 l ) s1 [ i1 2( n1 f0 ) ] )",
     "so, in training mode": "T 12 12 3 9: 3( i1 4( n1 l ) s1 [ i1 3( n1 ft ) ] )",
     "so, with gradients": "T 12 12 3 9: 3( i1 4( n1 l ) s1 [ i1 2( n1 fg ) n1 ] )",
+    "so, inside an epoch": (
+        "T 20 20 2 12: 2( i1 4( n1 l ) 2( [ i1 2( n1 f0 ) n1 ] r1 3( n1 l ) ) s1 )"
+    ),
+    "so, to its end": "T 8 8 1 8: i1 6( n1 l ) [ i1 8( n1 f0 ) s1 ] r1 2( n1 l ) s1",
+    "so, before its last batch": ("T 12 12 3 6: 3( i1 3( n1 l ) [ i1 2( n1 f0 ) ] r1 n1 l s1 )"),
     "a batch for the model's shapes": "T 12 12 3 0: i1 n1 f0 3( i1 4( n1 l ) s1 )",
     "cut off ahead of a backward": "T 8 10 3 0: 2( i1 4( n1 l ) s1 ) i1 n1 f n1",
     "a loss of all batches, learnt from later": "T: 3( i1 4( n1 l ) s1 i1 4( n1 f ) s1 )",
