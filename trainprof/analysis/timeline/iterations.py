@@ -255,7 +255,7 @@ def _nested_numbers(calls: Events, is_start: Bool, is_next: Bool) -> Int64 | Non
             # What was left early gave fewer batches than the one around it that ends now.
             if len(begun) > 1 and begun[-2][2] and begun[-2][1] > begun[-1][1]:
                 begun.pop()
-            begun[-1][1] = _NEVER
+            begun[-1][1] = -1  # no batch follows
         numbers.append(begun[-1][0])
     return np.array(numbers, dtype=np.int64)
 

@@ -96,6 +96,19 @@ def test_epochs_and_evaluations_are_listed_in_order(tmp_path):
     assert epoch.seconds == pytest.approx((run.now - run.start) / 1e9)
 
 
+def test_an_epoch_with_evaluations_inside_ends_as_it_does(tmp_path):
+    """The last one comes behind its last batch: its end is no batch of either iterator."""
+    inside = "i1 3( n1 l ) [ i1 2( n1 f0 ) ] r1 3( n1 l ) [ i1 2( n1 f0 ) ] r1 s1"
+    played = Loop().play(f"2( {inside} )")
+    summary = played.run.summary(tmp_path)
+    training = [epoch for epoch in summary.epochs if epoch.stage == "training"]
+    assert [(epoch.iterations, epoch.steps) for epoch in training] == [(6, 6)] * 2
+    assert sum(epoch.seconds for epoch in training) * 1e9 == pytest.approx(
+        played.run.now - played.run.start
+    )
+    assert summary.loaders[0].ended_batches == [6, 6]
+
+
 def test_inference_only(tmp_path):
     played = Loop().play("~ [ i1 30( n1 f0 ) s1 ]")
     summary = played.run.summary(tmp_path)
