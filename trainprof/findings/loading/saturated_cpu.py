@@ -182,6 +182,7 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=40,
+    by_timing=True,
     traits=RuleTraits(keys=["data_wait", "first_batch"], lines="always"),
     # Cores that are full of waiting threads are not left for the making of batches.
     explained_by=("thread_count",),

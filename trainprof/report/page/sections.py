@@ -195,11 +195,8 @@ def worked_beside(summary: RunSummary) -> str:
 
 def taken_by_others(summary: RunSummary) -> str:
     """Says that nothing is what it would be on a machine of one's own; "" where it is."""
-    cpu = None if summary.system is None else summary.system.shared_cpu
-    if cpu is None or not cpu.is_disturbed:
-        return ""
-    taken = f"other programs kept {cpu.others_share * cpu.cores:.1f} of {cpu.cores} cores busy"
-    return f"{taken}: alone, steps would be shorter and more even"
+    taken = summary.taken_by_others
+    return f"{taken}: alone, steps would be shorter and more even" if taken else ""
 
 
 def closing_section(summary: RunSummary, page: Page) -> list[Text]:
