@@ -132,7 +132,9 @@ def _of_line(
 
 
 def _cores(context: RunContext) -> str:
-    cores = context.cores()
+    cores, system = context.cores(), context.summary.system
+    if system is not None and system.bound_to:
+        return f" on the {system.bound_to} that the script is bound to"
     return "" if cores is None else f" on {cores:.3g} core{'' if cores == 1 else 's'}"
 
 

@@ -178,7 +178,11 @@ def system_section(summary: RunSummary, page: Page) -> list[Text]:
 
 def shared_section(summary: RunSummary, page: Page) -> list[Text]:
     """That other programs took much of the CPU, or another thread the interpreter."""
-    shared = (("Shared", taken_by_others(summary)), ("Threads", worked_beside(summary)))
+    shared = (
+        ("Cores", bound_to(summary)),
+        ("Shared", taken_by_others(summary)),
+        ("Threads", worked_beside(summary)),
+    )
     return [line for label, words in shared if words for line in page.labelled(label, [words])]
 
 
@@ -190,6 +194,17 @@ def worked_beside(summary: RunSummary) -> str:
     return (
         f"another thread of the script's was at work in {percent(share)} of the looks at training: "
         "where it runs Python code, training waits for it"
+    )
+
+
+def bound_to(summary: RunSummary) -> str:
+    """Says that the script may use fewer cores than it was started on; "" where it may use all."""
+    cores = "" if summary.system is None else summary.system.bound_to
+    if not cores:
+        return ""
+    return (
+        f"the script is bound to {cores}, and so are its workers: it, an import or its launcher "
+        "set the CPU affinity (os.sched_setaffinity)"
     )
 
 
