@@ -366,13 +366,12 @@ def passed_over_for(finding: Finding, rule: Rule, context: RunContext) -> Passed
         return PassedOver(finding, MAY_LOSE)
     # Of a short run imports are most: one that is meant to go on is not.
     of_training = (finding.recoverable_s or 0.0) / max(context.training_s, 1e-9)
-    bar = LEAST_GAIN
-    if rule.noise_matters:
-        # What may lose has to stand out from all that makes steps differ.
-        bar = least_gain(
-            context.noise if is_unsure(finding) else context.noise_of(rule.traits.keys)
-        )
-        bar = max(bar, _UNSURE_GAIN) if is_unsure(finding) else bar
     if gain < LEAST_GAIN or of_training < LEAST_GAIN / 2:
         return PassedOver(finding, LITTLE, LEAST_GAIN)
+    if not rule.noise_matters:
+        return None
+    if is_unsure(finding) and gain < _UNSURE_GAIN:
+        return PassedOver(finding, MAY_LOSE, _UNSURE_GAIN)
+    # What may lose has to stand out from all that makes steps differ.
+    bar = least_gain(context.noise if is_unsure(finding) else context.noise_of(rule.traits.keys))
     return None if gain >= bar else PassedOver(finding, IN_NOISE, bar)

@@ -20,6 +20,7 @@ from trainprof.analysis.summary.finding import (
     MAY_LOSE,
     MODELLED_WORKERS,
     OPTIMIZER_BUILDERS,
+    SOME_RANKS,
     SYMPTOM,
     Finding,
     PassedOver,
@@ -237,6 +238,7 @@ PASSED = [
     PassedOver(summaries.finding(id="gc_pauses"), LITTLE, 0.03),
     PassedOver(summaries.finding(id="gc_pauses"), MAY_LOSE),
     PassedOver(summaries.finding(id="gc_pauses"), SYMPTOM, root="thread_count"),
+    PassedOver(summaries.finding(id="gc_pauses"), SOME_RANKS),
 ]
 
 
@@ -363,7 +365,7 @@ def test_why(gallery):
                 "exposed_syncs",
                 replace(SLOW, run=device.run, ledger=device.ledger, training=device.training),
             ),
-            "not found, no keys": why("slow_validation"),
+            "not found, no keys": why("slow_rank"),
             "not found, nothing measured": why(
                 "gc_pauses", replace(SLOW, ledger=empty, training=not_measured)
             ),

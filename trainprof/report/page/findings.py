@@ -17,6 +17,7 @@ from trainprof.analysis.summary.finding import (
     LIKELY,
     MAY_LOSE,
     MODELLED_WORKERS,
+    SOME_RANKS,
     SYMPTOM,
     WITHOUT_CHANGE,
     Finding,
@@ -99,17 +100,19 @@ def _is_worth_lines(finding: Finding) -> bool:
 
 
 def why_passed_over(passed: PassedOver) -> str:
-    """Returns why a finding is not told, for a sentence."""
+    """Returns why a finding is not reported, for a sentence."""
     if passed.why == SYMPTOM:
-        return f"it comes of {passed.root}, which is told"
+        return f"it comes of {passed.root}"
+    if passed.why == SOME_RANKS:
+        return "not every rank has it"
     if passed.why == MAY_LOSE:
         return "the change may cost more than it gains"
     if passed.why == IN_NOISE and passed.least_gain is not None:
         return (
-            f"in this run a gain of less than {percent(passed.least_gain)} would not show, for its "
-            "halves differ by half of that; a longer run, a quieter machine or trainprof tune tells"
+            f"in this run a gain of less than {percent(passed.least_gain)} may not show, for its "
+            "halves differ by half of that; a longer run, a quieter machine or trainprof tune shows"
         )
-    return f"it would gain less than {percent(LEAST_GAIN)}"
+    return f"it would gain less than {percent(LEAST_GAIN)} of training"
 
 
 def _in_noise(summary: RunSummary, page: Page, more: str = _MORE) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainprof.analysis.summary.code import HottestLine
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import SYMPTOM, Finding
 from trainprof.analysis.summary.levels import known
 from trainprof.analysis.summary.loader import cost_s
 from trainprof.analysis.summary.run import COMPUTE_KEYS, LOADER_KEYS
@@ -113,6 +113,10 @@ def parts_of_step(summary: RunSummary) -> list[Part]:
 
 def without_cause(summary: RunSummary) -> list[Part]:
     """Returns the large parts that no finding is about, and the headline's whatever its size."""
+    # The cause of a symptom is known, too.
+    roots = {finding.id for finding in summary.findings}
+    symptoms = (x.finding for x in summary.passed_over if x.why == SYMPTOM and x.root in roots)
+    findings = [*summary.findings, *symptoms]
     parts, named = parts_of_step(summary), _bottleneck(summary)
     if named is not None:
         of_headline = [part for part in parts if set(part.keys) & set(named.keys)]
@@ -122,7 +126,7 @@ def without_cause(summary: RunSummary) -> list[Part]:
         part
         for part in parts
         if (part is named or part.share >= _least_share(part))
-        and not any(is_about(finding, part) for finding in summary.findings)
+        and not any(is_about(finding, part) for finding in findings)
     ]
 
 
