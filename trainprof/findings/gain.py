@@ -364,9 +364,7 @@ def noise_bar(finding: Finding, rule: Rule, context: RunContext) -> float:
     if not rule.noise_matters:
         return LEAST_GAIN
     # What may lose has to stand out from all that makes steps differ.
-    if is_unsure(finding):
-        return max(least_gain(context.noise), _UNSURE_GAIN)
-    return least_gain(context.noise_of(rule.traits.keys))
+    return least_gain(context.noise if is_unsure(finding) else context.noise_of(rule.traits.keys))
 
 
 def passed_over_for(finding: Finding, rule: Rule, context: RunContext) -> PassedOver | None:
@@ -378,9 +376,11 @@ def passed_over_for(finding: Finding, rule: Rule, context: RunContext) -> Passed
         return PassedOver(finding, MAY_LOSE)
     # Of a short run imports are most: one that is meant to go on is not.
     of_training = (finding.recoverable_s or 0.0) / max(context.training_s, 1e-9)
+    if gain < LEAST_GAIN or of_training < LEAST_GAIN / 2:
+        return PassedOver(finding, LITTLE, LEAST_GAIN)
+    if rule.noise_matters and is_unsure(finding) and gain < _UNSURE_GAIN:
+        return PassedOver(finding, MAY_LOSE, _UNSURE_GAIN)
     bar = noise_bar(finding, rule, context)
     if not rule.by_timing:
         bar = min(bar, _CERTAIN_GAIN)
-    if gain < LEAST_GAIN or of_training < LEAST_GAIN / 2:
-        return PassedOver(finding, LITTLE, LEAST_GAIN)
     return None if gain >= bar else PassedOver(finding, IN_NOISE, bar)

@@ -11,11 +11,11 @@ from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.page.device import idle_columns
 from trainprof.report.page.findings import (
     FINDINGS_SHOWN,
-    beside_findings,
     next_commands,
     nothing_words,
     speedup_words,
     together_words,
+    unexplained,
     whole_of,
 )
 from trainprof.report.page.gpu import energy_words, gpu_columns, is_hidden
@@ -118,7 +118,7 @@ def _findings(summary: RunSummary) -> str:
     if hidden:
         more = f"{counted(len(hidden), 'more finding')} ({', '.join(hidden)}): {_MORE}"
         items.append(f"- {escaped(more)}")
-    after = (together_words(summary), beside_findings(summary), _next(summary))
+    after = (together_words(summary), unexplained(summary, _PAGE), _next(summary))
     return "\n\n".join(["\n".join(items), *(escaped(words) for words in after if words)])
 
 

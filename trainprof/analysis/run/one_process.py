@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum
 from typing import Any
 
 import numpy as np
@@ -185,7 +184,7 @@ def _summary(run: Analysed, parts: _Parts) -> RunSummary:
         part_lines=stacks.part_lines,
         python_in_model=stacks.python_in_model,
         element_reads=stacks.element_reads,
-        loss_in_loop_s=None if loss is None else fsum(loss.values()),
+        loss_in_loop_s=None if loss is None else stacks.loss_s,
         loss_by_place=loss or {},
         once_in_loop_s=stacks.once_s,
         beside_share=stacks.beside_share,

@@ -132,6 +132,7 @@ IN_NOISE: Final = "noise"
 LITTLE: Final = "little"
 MAY_LOSE: Final = "may_lose"
 SYMPTOM: Final = "symptom"
+SOME_RANKS: Final = "some_ranks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +143,9 @@ class PassedOver:
         finding: As the rule found it.
         why: noise: its gain stays under what the run's own noise lets show; little: it would not
             be worth a change; may_lose: it may as well cost something; symptom: it comes of
-            another finding.
-        least_gain: From which gain on it would be told, as a share of the pace; None where that is
-            not the reason.
+            another finding; some_ranks: not every rank has it.
+        least_gain: From which gain on it would be reported, as a share of the pace; None where that
+            is not the reason.
         root: Of a symptom: the finding that it comes of.
     """
 

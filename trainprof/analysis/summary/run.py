@@ -37,6 +37,7 @@ LEDGER_KEYS: Final = (
     "other",
     "shutdown",
 )
+LOADER_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
 COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
 
 

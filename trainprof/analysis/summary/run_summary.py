@@ -32,6 +32,7 @@ from trainprof.analysis.summary.device import (
     Transfer,
 )
 from trainprof.analysis.summary.finding import Finding, PassedOver
+from trainprof.analysis.summary.levels import MIN_STEADY_STEPS
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import (
     Epoch,
@@ -231,3 +232,9 @@ class RunSummary(Tuned, Diagnosed, Processes, CodeTimes, DataAndDevices, RunTime
     """Everything a run showed: six groups, one object in the JSON."""
 
     schema_version: int = SUMMARY_SCHEMA_VERSION
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether rules were asked: there were steps enough, and none was slowed by timing."""
+        is_known = self.findings_from is not None or self.verdict.bottleneck != "unknown"
+        return is_known and self.training.steady_steps >= MIN_STEADY_STEPS

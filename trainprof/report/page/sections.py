@@ -430,9 +430,9 @@ def _named(line: HottestLine, page: Page, names_part: bool) -> str:
 def _share_words(line: HottestLine) -> str:
     """Returns "31 %", or "20 to 45 %" where that is not known well."""
     low, high = line.share
-    if high - low <= _NARROW:
-        return percent(line.middle)
-    return f"{round(100 * low)} to {percent(high)}"
+    if high - low > _NARROW:
+        return f"{round(100 * low)} to {percent(high)}"
+    return percent(line.middle)
 
 
 def _table(lines: list[HottestLine], page: Page) -> list[Text]:
