@@ -273,7 +273,7 @@ class Epoch:
             training; of an iterator that evaluation asks for a few batches at a time, those alone.
         data_wait_s: `next` calls later than the first; with those for batches of loaders that
             training uses alongside.
-        slow_batches: Waits over --wait-threshold, the first batch exempt.
+        slow_batches: Waits over --wait-threshold, the first batch's too.
         slow_total_s: Their whole seconds; `slow_excess_s` only what is over the threshold.
         steps: Updates inside the pass.
         loader_start_s: Making the iterator: starting workers, mostly.
