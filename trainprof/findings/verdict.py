@@ -7,6 +7,7 @@ from typing import Final
 
 from trainprof.analysis.run.evidence import DeviceEvidence, Evidence
 from trainprof.analysis.stacks.python_in_model import TOLD_FROM_SHARE
+from trainprof.analysis.summary.code import OutsideLoop
 from trainprof.analysis.summary.device import AFTER_WARMUP
 from trainprof.analysis.summary.levels import (
     HIGH_SHARE,
@@ -88,15 +89,30 @@ def verdict(evidence: Evidence) -> Verdict:
     if evidence.wall_s >= STARTUP_MIN_WALL_S:
         share = evidence.startup_s / evidence.wall_s
         if share > STARTUP_SHARE:
+            place, site = _first_of_startup(evidence.startup)
             return Verdict(
                 "startup",
                 f"START-UP: {evidence.startup_s:.1f} of {evidence.wall_s:.1f} s passed before the "
-                f"first batch, {percent(share)} of the run",
+                f"first batch, {percent(share)} of the run{place}",
                 "highly",
                 share,
+                site,
             )
     device = evidence.device
     return _of_host(evidence) if device is None else _of_device(evidence, device)
+
+
+def _first_of_startup(startup: OutsideLoop | None) -> tuple[str, str | None]:
+    """Returns what start-up mostly goes to, in words, and its line."""
+    if startup is None:
+        return "", None
+    line = next((line for line in startup.lines if line.site is not None), None)
+    package = next(iter(startup.imports), None)
+    if line is not None and (package is None or line.seconds >= package.seconds):
+        return f": {line.seconds:.1f} s at {line.site}", line.site
+    if package is not None:
+        return f": {package.seconds:.1f} s importing {package.package}", package.site
+    return "", None
 
 
 def _of_device(evidence: Evidence, device: DeviceEvidence) -> Verdict:
