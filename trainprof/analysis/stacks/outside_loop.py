@@ -64,7 +64,7 @@ def _outside(samples: StackSamples, parts: PartsOfLoop, names: LineNames) -> Out
     numbers, which = np.unique(samples.stack[is_here], return_inverse=True)
     ns = np.bincount(which, weights=np.clip(since, 0, _LONGEST_NS)[is_here])
     met = list(_named(numbers.tolist(), (ns / 1e9).tolist(), names))
-    return OutsideLoop(_lines([x for x in met if x[2] is None]), _imports(met))
+    return OutsideLoop(_lines([x for x in met if x[1] and x[2] is None]), _imports(met))
 
 
 def _named(numbers: list[int], seconds: list[float], names: LineNames) -> Iterator[_Met]:
@@ -117,9 +117,9 @@ def _lines(met: list[_Met]) -> list[OutsideLine]:
             function=frames[0][1],
             seconds=seconds,
             called_by=callers.get(frames),
-            called_from=[site for site, _ in frames[1:]],
+            called_from=list(dict.fromkeys(site for site, _ in frames[1:])),
         )
         for frames, seconds in spent.items()
-        if frames
+        if seconds > 0
     ]
     return sorted(lines, key=lambda line: -line.seconds)[:_MOST_LINES]

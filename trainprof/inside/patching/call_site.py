@@ -109,7 +109,7 @@ class CallSites:
         return [*sites[:_KEPT_FRAMES], *sites[-_KEPT_FRAMES:]]
 
     def libraries(self, frame: Place | None) -> tuple[str | None, str | None]:
-        """Returns which package a stack imports, and which function called the user's innermost.
+        """Returns which package a stack imports, or which function called the user's innermost.
 
         That is a package's function, of torch's only where there is no other. Without a frame of
         the user's it is the outermost function. "" for a package of which no code runs yet.
@@ -122,10 +122,11 @@ class CallSites:
         began = next((at for at, is_it in enumerate(is_import) if is_it), None)
         codes = [x for x in codes[began:] if not (x.co_filename[0] == "<" or self.is_ours(x))]
         packages = (self.package_of(code) or "standard library" for code in codes)
-        imported = None if began is None else next(packages, "")
+        if began is not None:
+            return next(packages, ""), None
         if frame is not None:
             codes = self._callers(frame.f_back)
-        return imported, self._named(codes[0]) if codes else None
+        return None, self._named(codes[0]) if codes else None
 
     def _callers(self, frame: Place | None) -> list[CodeType]:
         """Returns packages' code up to the next frame of the user's, torch's last."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
-from trainprof.analysis.summary.code import ImportTime, OutsideLine, OutsideLoop
+from trainprof.analysis.summary.code import OutsideLine, OutsideLoop
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.units import seconds
 
@@ -39,8 +39,8 @@ def outside_words(summary: RunSummary) -> list[tuple[str, list[str]]]:
 
 def _places(part: OutsideLoop, least_s: float) -> list[str]:
     """Returns what has at least that time, most first."""
-    places = [(part.imports_s, _imports(part.imports, least_s))]
-    places += [(part.exit_s or 0.0, f"{seconds(part.exit_s)} after the exit handlers")]
+    places = [(part.imports_s, _imports(part))]
+    places += [(part.exit_s or 0.0, f"{seconds(part.exit_s)} after atexit, as the process ends")]
     in_order = sorted(part.lines, key=lambda line: (_function(line), -line.seconds))
     functions = [list(lines) for _, lines in groupby(in_order, key=_function)]
     functions.sort(key=_seconds, reverse=True)
@@ -68,7 +68,9 @@ def _lines(lines: list[OutsideLine]) -> str:
     return f"{seconds(spent_s)} at {first.site}{''.join(numbers)}{function}{by}"
 
 
-def _imports(imports: list[ImportTime], least_s: float) -> str:
-    named = [x for x in imports if x.seconds >= least_s] or imports[:1]
-    each = ", ".join(f"{x.package} {seconds(x.seconds)}" for x in named[:_MOST_PACKAGES])
-    return f"{seconds(sum(x.seconds for x in imports))} importing ({each})"
+def _imports(part: OutsideLoop) -> str:
+    """Returns them in one: "5.2 s importing (transformers 3.1 s, torch 1.6 s)"."""
+    least_s = _NAMED_FROM_SHARE * part.imports_s
+    named = [x for x in part.imports if x.seconds >= least_s][:_MOST_PACKAGES]
+    each = ", ".join(f"{x.package} {seconds(x.seconds)}" for x in named)
+    return f"{seconds(part.imports_s)} importing ({each})"
