@@ -17,9 +17,10 @@ from trainprof.analysis.summary.finding import (
     is_unsure,
     leads,
 )
+from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.findings.catalogue import RULES
-from trainprof.findings.gain import outside_steps, passed_over_for, python_gain
+from trainprof.findings.gain import noise_bar, outside_steps, passed_over_for, python_gain
 from trainprof.findings.library_loop import LIBRARY_AT
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
@@ -130,8 +131,24 @@ def _completed(finding: Finding, rule: Rule, context: RunContext) -> Finding:
     severity = "high" if saved >= _HIGH else "warn" if saved >= _WARN else "note"
     if leads(finding):
         severity = finding.severity or "warn"
-    steps = context.steps_with_most(rule.traits.keys)
-    return replace(finding, severity=severity, thresholds=thresholds, steps=steps)
+    return replace(
+        finding,
+        severity=severity,
+        thresholds=thresholds,
+        steps=context.steps_with_most(rule.traits.keys),
+        low_confidence=_low_confidence(finding, rule, context),
+    )
+
+
+def _low_confidence(finding: Finding, rule: Rule, context: RunContext) -> str:
+    """Returns why a gain is little sure, "" where it is as sure as its interval."""
+    if finding.recoverable_s is None:
+        return ""
+    if context.summary.taken_by_others:
+        return context.summary.taken_by_others
+    if float(finding.evidence[LIKELY]) - 1 < noise_bar(finding, rule, context):
+        return f"the halves of this run differ by {percent(context.noise)}"
+    return ""
 
 
 def joined_by_line(

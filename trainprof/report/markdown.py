@@ -21,6 +21,7 @@ from trainprof.report.page.findings import (
 from trainprof.report.page.gpu import energy_words, gpu_columns, is_hidden
 from trainprof.report.page.memory import memory_sentences, ran_out
 from trainprof.report.page.sections import (
+    bound_to,
     outlier_sentence,
     price_of_measuring,
     taken_by_others,
@@ -101,7 +102,7 @@ def render(summary: RunSummary) -> str:
 
 def _shared(summary: RunSummary) -> str:
     memory = (", ".join(filter(None, words)) for words in memory_sentences(summary))
-    others = (taken_by_others(summary), worked_beside(summary))
+    others = (bound_to(summary), taken_by_others(summary), worked_beside(summary))
     sentences = filter(None, [*map(unshared, summary.unshared), *memory, *others])
     return "\n".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences)
 

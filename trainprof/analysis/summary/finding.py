@@ -101,6 +101,7 @@ class Finding:
         steps: Those that show it best: step (from 0), seconds, part_s of them.
         verify: How to see whether it is true.
         is_tried_by_tune: `tune` measures its change.
+        low_confidence: Why its gain is little sure, "" where it is as sure as its interval.
         traits: What all findings of its rule have in common.
     """
 
@@ -122,6 +123,7 @@ class Finding:
     verify: str = ""
     of_steps: bool = False
     is_tried_by_tune: bool = False
+    low_confidence: str = ""
     traits: RuleTraits = field(default_factory=RuleTraits)
 
 

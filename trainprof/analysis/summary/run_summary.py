@@ -124,6 +124,14 @@ class DataAndDevices:
         return any(loader.num_workers for loader in self.loaders)
 
     @property
+    def taken_by_others(self) -> str:
+        """That other programs took so much of the CPU that the run's times show it, else ""."""
+        cpu = None if self.system is None else self.system.shared_cpu
+        if cpu is None or not cpu.is_disturbed:
+            return ""
+        return f"other programs kept {cpu.others_share * cpu.cores:.1f} of {cpu.cores} cores busy"
+
+    @property
     def time_of_devices(self) -> str:
         """What shares of a device's time are of, in words."""
         return AFTER_WARMUP if any(device.warmup_s for device in self.devices or ()) else "training"

@@ -55,8 +55,8 @@ def find(context: RunContext) -> Finding | None:
     feeder = _longest(context, spent_s)
     if feeder is None or feeder.loader.evaluation_s <= 0:
         return _without_loader(context, spent_s, what)
-    passes = max(_passes(context), feeder.loader.passes, 1)
     is_of_what_trains = feeder.loader.role == TRAINING
+    passes = max(_passes(context), 1 if is_of_what_trains else feeder.loader.passes)
     # Where most of it is starting workers, that is what there is to change.
     if not is_of_what_trains and feeder.exposed * lost_s(feeder) >= loading_share * spent_s:
         return None

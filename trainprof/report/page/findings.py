@@ -143,7 +143,8 @@ def _block(number: int, finding: Finding, page: Page, whole: str) -> list[Text]:
 
 
 def _shorter(number: int, finding: Finding, page: Page) -> list[Text]:
-    words = "; ".join(filter(None, [finding.advice, speedup_in_short(finding)]))
+    doubt = "low confidence" if finding.low_confidence else ""
+    words = "; ".join(filter(None, [finding.advice, speedup_in_short(finding), doubt]))
     change = page.headed("Change", f": {words}.")
     return [*_opening(number, finding, page), *change, *_minds(finding, page)]
 
@@ -265,8 +266,9 @@ def speedup_words(finding: Finding, whole: str = "the run") -> str:
         return ""
     if comes_once(finding):
         return _once(finding)
+    doubt = f"; low confidence: {finding.low_confidence}" if finding.low_confidence else ""
     if finding.is_at_most:
-        return _at_most(finding, steps[1], None if run is None else run[1], whole)
+        return _at_most(finding, steps[1], None if run is None else run[1], whole) + doubt
     words = f"{_what(finding)} {_range(steps)} as fast"
     likely = _likely(finding)
     if steps[0] < 1 and likely is not None:
@@ -274,7 +276,7 @@ def speedup_words(finding: Finding, whole: str = "the run") -> str:
     if run is not None:
         words += f", {whole} {_range(run)}"
     by_whom = _by_whom(finding) if finding.change else ""
-    return f"{words} ({_BY_MODEL}{by_whom}{'; it may as well lose' if steps[0] < 1 else ''})"
+    return f"{words} ({_BY_MODEL}{by_whom}{'; it may as well lose' if steps[0] < 1 else ''}){doubt}"
 
 
 def speedup_in_short(finding: Finding) -> str:
