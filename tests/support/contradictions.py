@@ -57,8 +57,14 @@ _PARTS = {
     "syncs": ("sync", "device_wait"),
     "checkpoints": ("checkpoint",),
 }
-_UNEXPLAINED = re.compile(r"No rule explains: (.*?)\.(?: |$)", re.MULTILINE)
-_NOTHING = re.compile(r"What to change: \d+ causes? looked for, none would gain (\d+ %) or more\.")
+_UNEXPLAINED = re.compile(
+    r"(?:No finding explains|That does not mean there is nothing to gain): (.*?)\.(?: |$)",
+    re.MULTILINE,
+)
+_NOTHING = re.compile(
+    r"What to change: none of the \d+ causes .* was found \(.*"
+    r"gains under (\d+ %) are not reported\)"
+)
 _FINDING = re.compile(r"^(\d+) (\w+)(?: at (.*?))?: ", re.MULTILINE)
 _NO_WORDS = re.compile(r"\b(None|nan|NaN|inf)\b")
 
@@ -162,13 +168,14 @@ def _of_findings(summary: RunSummary, page: str) -> Iterator[str]:
         yield f"a rule has two findings: {expected}"
     if not summary.is_judged and summary.findings:
         yield "findings, and nothing was judged"
-    if bool(summary.findings) and "none would gain" in page:
+    if bool(summary.findings) and bool(_NOTHING.search(page)):
         yield "findings, and none that would gain anything"
     is_quiet = summary.is_judged and not summary.findings and summary.findings_from is not None
     if is_quiet != bool(_NOTHING.search(page)):
         yield "the page says nothing of what was looked for, or without having looked"
-    if is_quiet and f"none would gain {percent(summary.findings_from or 0)} or more" not in page:
-        yield f"the bar is {percent(summary.findings_from or 0)}, and another one is on the page"
+    bar = percent(summary.findings_from or 0.0)
+    if is_quiet and _NOTHING.findall(page) != [bar]:
+        yield f"the bar is {bar}, and another one is on the page"
 
 
 def _of_passed_over(summary: RunSummary) -> Iterator[str]:
@@ -209,14 +216,15 @@ def _of_parts(summary: RunSummary, page: str) -> Iterator[str]:
     for name, keys in _PARTS.items():
         share = sum(spent.get(key, 0.0) for key in keys) / whole_s if whole_s > 0 else 0.0
         is_covered = any(_is_about(finding, keys) for finding in _with_symptoms(summary))
-        is_named = bool(re.search(rf"(^|; ){re.escape(name)} \d+ %", sentence))
+        is_named = bool(re.search(rf"(^|; ){re.escape(name)}(?: takes)? \d+ %", sentence))
         if share >= LARGE_SHARE and not is_covered and not is_named:
             yield f"{name} is {percent(share)} of a step, and neither explained nor named"
         is_of_step = "of training" not in sentence
-        if is_named and is_of_step and f"{name} {percent(share)}" not in sentence:
+        is_so = re.search(rf"{re.escape(name)}(?: takes)? {percent(share)}", sentence)
+        if is_named and is_of_step and not is_so:
             yield f"{name} is {percent(share)} of a step, and not: {sentence}"
         if is_named and is_covered:
-            yield f"{name} has a finding, and no rule explains it"
+            yield f"{name} has a finding, and no finding explains it"
     group = _GROUPS.get(summary.verdict.bottleneck)
     if group and not summary.findings and not sentence:
         yield f"nothing is named that the headline is about: {summary.verdict.headline}"
