@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,7 @@ _NOTHING = re.compile(
     r"What to change: none of the \d+ causes .* was found \(.*"
     r"gains under (\d+ %) are not reported\)"
 )
+_SHARE = re.compile(r"(\d+) %(?: of ([a-z -]+))?")
 _FINDING = re.compile(r"^(\d+) (\w+)(?: at (.*?))?: ", re.MULTILINE)
 _NO_WORDS = re.compile(r"\b(None|nan|NaN|inf)\b")
 
@@ -206,9 +208,12 @@ def _of_passed_over(summary: RunSummary) -> Iterator[str]:
 
 def _of_parts(summary: RunSummary, page: str) -> Iterator[str]:
     for sentence in _UNEXPLAINED.findall(page):
-        shares = [int(share) for share in re.findall(r"(?<![\w.:])(\d+) %", sentence)]
-        of_steps = sentence.partition(" of a step")[2]
-        if of_steps and sum(shares) - (shares[0] if " of training" in sentence else 0) > 101:
+        base, sums = "", Counter[str]()
+        for part in sentence.split("; "):
+            share, of = _SHARE.findall(part)[0]
+            base = of or base
+            sums[base] += int(share)
+        if max(sums.values()) > 100 + len(sums):
             yield f"parts of more than all of it: {sentence}"
     step_s, steps = summary.training.per_step_s, max(summary.training.steps, 1)
     is_asked = summary.is_judged and summary.findings_from is not None
