@@ -52,7 +52,7 @@ def diagnose(
     *,
     failed: Callable[[str, Exception], None] | None = None,
 ) -> Diagnosis:
-    """Asks rules; nothing is reported in less than 20 steady steps.
+    """Asks rules; nothing is reported of fewer than MIN_STEADY_STEPS.
 
     Args:
         failed: Called with a rule that fails, and its error; None: it is raised.

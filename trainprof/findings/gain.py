@@ -26,7 +26,7 @@ from trainprof.analysis.summary.finding import (
     is_unsure,
     may_lose,
 )
-from trainprof.analysis.summary.levels import LEAST_GAIN, MOST_NOISE, percent
+from trainprof.analysis.summary.levels import LEAST_GAIN, percent
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.findings.wording import span
 
@@ -356,7 +356,7 @@ def needless_finding(
 
 def least_gain(noise: float) -> float:
     """Returns the gain from which a finding in steady steps is reported, by `RunContext.noise`."""
-    return max(LEAST_GAIN, NOISE_TIMES * min(noise, MOST_NOISE))
+    return max(LEAST_GAIN, NOISE_TIMES * noise)
 
 
 def noise_bar(finding: Finding, rule: Rule, context: RunContext) -> float:

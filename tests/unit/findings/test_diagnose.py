@@ -65,8 +65,8 @@ LOW, HIGH = ({"serial_loading.wait_share": share} for share in (0.01, 0.9))
 @pytest.mark.parametrize(
     ("planted", "how", "is_reported"),
     [
-        (WAITING, {"steady_steps": 19}, False),
-        (WAITING, {"steady_steps": 20}, True),
+        (WAITING, {"steady_steps": 5}, False),
+        (WAITING, {"steady_steps": 6}, True),
         (WAITING, {"settings": HIGH}, False),
         (LITTLE, {}, False),
         (LITTLE, {"settings": LOW}, True),

@@ -287,7 +287,7 @@ def test_what_no_rule_judges(gallery):
             "with little recomputing": with_finding("slow_rank", recompute=0.01, data_wait=0.3),
         },
     )
-    few = replace(HEALTHY.training, steady_steps=19)
+    few = replace(HEALTHY.training, steady_steps=5)
     assert section(**NOTHING, training=few) == ""
     assert section(findings=[], verdict=HEALTHY.verdict) == ""  # of an older trainprof
     with_hidden = {"findings": [summaries.finding()], "passed_over": PASSED}

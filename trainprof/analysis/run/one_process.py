@@ -47,6 +47,7 @@ from trainprof.analysis.stacks.hot_lines import WorkerFetches
 from trainprof.analysis.stacks.loop_code import StacksPart, stacks_part
 from trainprof.analysis.summary.code import Compilation, hottest
 from trainprof.analysis.summary.device import MemoryGrowth, SyncPoint, Transfer
+from trainprof.analysis.summary.levels import MANY_STEPS
 from trainprof.analysis.summary.loader import Loader, cost_s
 from trainprof.analysis.summary.run import COMPUTE_KEYS, UNJUDGED, Phases, System, Training
 from trainprof.analysis.summary.run_summary import RunSummary
@@ -235,6 +236,7 @@ def _evidence(run: Analysed, parts: _Parts) -> Evidence:
         python_in_model=stacks.python_in_model,
         loss_in_loop_s=stacks.loss_s,
         compiling_s=_compiling_s(run, parts),
+        few_steps=time.steps if training.steady_steps < MANY_STEPS else None,
     )
 
 
