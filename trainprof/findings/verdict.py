@@ -11,6 +11,7 @@ import numpy as np
 from trainprof.analysis.run.evidence import DeviceEvidence, Evidence
 from trainprof.analysis.stacks.python_in_model import TOLD_FROM_SHARE
 from trainprof.analysis.statistics.step_noise import pace_half_width, share_half_width
+from trainprof.analysis.summary.code import OutsideLoop
 from trainprof.analysis.summary.device import AFTER_WARMUP
 from trainprof.analysis.summary.levels import (
     HIGH_SHARE,
@@ -98,12 +99,14 @@ def verdict(evidence: Evidence) -> Verdict:
     if evidence.wall_s >= STARTUP_MIN_WALL_S:
         share = evidence.startup_s / evidence.wall_s
         if share > STARTUP_SHARE:
+            place, site = _first_of_startup(evidence.startup)
             return Verdict(
                 "startup",
                 f"START-UP: {evidence.startup_s:.1f} of {evidence.wall_s:.1f} s passed before the "
-                f"first batch, {percent(share)} of the run",
+                f"first batch, {percent(share)} of the run{place}",
                 "highly",
                 share,
+                site,
             )
     largest = _largest(evidence)
     doubt = None if evidence.few_steps is None else _doubt(largest, evidence, evidence.few_steps)
@@ -169,6 +172,19 @@ def _with_steps(
 def _largest(evidence: Evidence) -> Verdict:
     device = evidence.device
     return _of_host(evidence) if device is None else _of_device(evidence, device)
+
+
+def _first_of_startup(startup: OutsideLoop | None) -> tuple[str, str | None]:
+    """Returns what start-up mostly goes to, in words, and its line."""
+    if startup is None:
+        return "", None
+    line = next((line for line in startup.lines if line.site is not None), None)
+    package = next(iter(startup.imports), None)
+    if line is not None and (package is None or line.seconds >= package.seconds):
+        return f": {line.seconds:.1f} s at {line.site}", line.site
+    if package is not None:
+        return f": {package.seconds:.1f} s importing {package.package}", package.site
+    return "", None
 
 
 def _of_device(evidence: Evidence, device: DeviceEvidence) -> Verdict:

@@ -55,6 +55,7 @@ from trainprof.report.text.loader_words import (
     warnings,
     worker_columns,
 )
+from trainprof.report.text.outside_loop import outside_words
 from trainprof.report.text.safe_text import one_line, with_safe_text
 from trainprof.report.text.units import NOT_MEASURED, count, counted, percent, seconds, share_of
 
@@ -91,6 +92,7 @@ def render(summary: RunSummary) -> str:
         _columns(idle_columns(summary)),
         _findings(summary),
         _ledger(summary),
+        _outside(summary),
         _steps(summary),
         _loaders(summary),
         _shared(summary),
@@ -98,6 +100,11 @@ def render(summary: RunSummary) -> str:
         *(_loading(loader, summary) for loader in summary.loaders if needs_words(loader, summary)),
     ]
     return joined(blocks)
+
+
+def _outside(summary: RunSummary) -> str:
+    said = (f"{label} {', '.join(words)}." for label, words in outside_words(summary))
+    return escaped("\n".join(said))
 
 
 def _shared(summary: RunSummary) -> str:

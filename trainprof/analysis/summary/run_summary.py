@@ -17,6 +17,7 @@ from trainprof.analysis.summary.code import (
     HottestLine,
     LineCost,
     Numerics,
+    OutsideLoop,
     PythonInModel,
     UnsharedData,
 )
@@ -158,6 +159,7 @@ class CodeTimes:
             in older runs. `loss_by_place`: the same, split as a ledger's `other_by_place`.
         once_in_loop_s: Of "other": what happens once, in the first steps and as torch.compile
             compiles; None in older runs.
+        startup, shutdown: Where those rows of the ledger are spent; None: not sampled.
         beside_share: Of the stack samples of training, those that met another Python thread at
             work; None with too few.
         compilations: What torch.compile took, by line.
@@ -172,6 +174,8 @@ class CodeTimes:
     loss_in_loop_s: float | None = None
     loss_by_place: dict[str, float] = field(default_factory=dict)
     once_in_loop_s: float | None = None
+    startup: OutsideLoop | None = None
+    shutdown: OutsideLoop | None = None
     beside_share: float | None = None
     compilations: list[Compilation] = field(default_factory=list)
     numerics: Numerics | None = None

@@ -199,7 +199,8 @@ _CALLS: Final = (
 )
 _SYSTEM: Final = (memory.memory_section, sections.system_section, sections.shared_section)
 _SHORT_PAGE: Final[tuple[Section, ...]] = (
-    *(sections.steps_section, sections.epochs_section, sections.loaders_section),
+    *(sections.outside_section, sections.steps_section),
+    *(sections.epochs_section, sections.loaders_section),
     *(*_DEVICES, *_CALLS, memory.device_memory_section),
     *(*_SYSTEM, gpus_section),
     *(sections.closing_section, next_section, _saved, sections.lines_section),
@@ -220,7 +221,8 @@ _BOTTLENECK_SECTIONS: Final[Mapping[str, Section]] = {
 }
 # In groups with a blank line between them.
 _VERBOSE_PAGE: Final[tuple[tuple[Section, ...], ...]] = (
-    (details.phase_details, sections.steps_section, details.step_details),
+    (details.phase_details, sections.outside_section),
+    (sections.steps_section, details.step_details),
     (details.training_details, sections.epochs_section),
     (sections.loaders_section, loader_details),
     (*_DEVICES, *_CALLS, memory.device_memory_details),

@@ -19,6 +19,7 @@ from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.line_page import cost_in_short
 from trainprof.report.text.layout import LABEL_CELLS, Column, Page
 from trainprof.report.text.ledger import label_of
+from trainprof.report.text.outside_loop import outside_words
 from trainprof.report.text.units import (
     NOT_MEASURED,
     byte_count,
@@ -65,6 +66,12 @@ _SAMPLED_FROM_S: Final = 1e-3
 _SHOWN_LINES: Final = 3
 # Of a step: a narrower interval is shown as its middle.
 _NARROW: Final = 0.05
+
+
+def outside_section(summary: RunSummary, page: Page) -> list[Text]:
+    """Where start-up and shutdown go, if they are much of the run."""
+    said = outside_words(summary)
+    return [line for label, words in said for line in page.labelled(label, words)]
 
 
 def steps_section(summary: RunSummary, page: Page) -> list[Text]:
