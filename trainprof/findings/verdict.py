@@ -211,8 +211,8 @@ def _of_host(evidence: Evidence) -> Verdict:
         return _named(evidence, name, share, _level(evidence, name, share))
     if compute >= 0.5:
         level = "moderately" if shares["data"] >= MODERATE_SHARE else "not"
-        headline = _compute_headline(evidence, compute, level, name, share)
-        return Verdict("compute", headline, level, compute)
+        headline, share = _compute_headline(evidence, compute, level, name, share)
+        return Verdict("compute", headline, level, share)
     return Verdict(
         "none", f"NOTHING STANDS OUT: no part takes {percent(MODERATE_SHARE)} of training"
     )
@@ -385,13 +385,14 @@ def _in_figures(
 
 def _compute_headline(
     evidence: Evidence, compute: float, level: str, name: str, share: float
-) -> str:
-    what = "forward, backward and optimizer"
+) -> tuple[str, float]:
+    what, of_headline = "forward, backward and optimizer", compute
     if evidence.has_device:
         what += " with waiting for the GPU or copying"
     text = f"COMPUTE-BOUND, {level} data-bound: {what} take {percent(compute)} of training time"
     compiling = evidence.compiling_s / (evidence.training_s or 1.0)
     if compiling >= HIGH_SHARE:
+        of_headline = compiling
         text = (
             f"COMPILE-BOUND: torch.compile takes {percent(compiling)} of training time; {what} "
             f"without it take {percent(max(compute - compiling, 0.0))}"
@@ -408,8 +409,8 @@ def _compute_headline(
         "communication": "calls of torch.distributed",
     }
     if share >= MODERATE_SHARE:
-        return f"{text}; next comes {words[name]} with {percent(share)}"
-    return f"{text}; nothing else reaches {percent(MODERATE_SHARE)}"
+        return f"{text}; next comes {words[name]} with {percent(share)}", of_headline
+    return f"{text}; nothing else reaches {percent(MODERATE_SHARE)}", of_headline
 
 
 def device_verdict(
