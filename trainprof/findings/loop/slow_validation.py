@@ -26,7 +26,7 @@ from typing import Any, Final
 from trainprof.analysis.loading.loader_builder import settings_of
 from trainprof.analysis.run.evidence import called_for_at, is_over_loaders
 from trainprof.analysis.summary.code import HotLine, hottest
-from trainprof.analysis.summary.finding import Finding, Threshold
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.findings.gain import Gain, outside_steps, plain_finding, start_of_workers
@@ -189,4 +189,5 @@ RULE: Final = Rule(
     order=120,
     noise_matters=False,
     of_evaluation=True,
+    traits=RuleTraits(keys=["evaluation"]),
 )

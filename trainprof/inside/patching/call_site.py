@@ -27,6 +27,7 @@ _KEPT_FRAMES: Final = 6
 _EXECUTED: Final = "<string>"
 # What starts children of multiprocessing, by `python -c`.
 _STARTS_CHILD: Final = "from multiprocessing."
+_IMPORTS: Final = "<frozen importlib"
 # Libraries that write code for themselves into the temporary directory, in files named by them.
 _WRITERS: Final = ("torch_geometric",)
 # Of a script that executes texts, each of which is code of its own.
@@ -109,6 +110,40 @@ class CallSites:
         if len(sites) <= 2 * _KEPT_FRAMES:
             return sites
         return [*sites[:_KEPT_FRAMES], *sites[-_KEPT_FRAMES:]]
+
+    def libraries(self, frame: Place | None) -> tuple[str | None, str | None]:
+        """Returns which package a stack imports, or which function called the user's innermost.
+
+        That is a package's function, of torch's only where there is no other. Without a frame of
+        the user's it is the outermost function. "" for a package of which no code runs yet.
+        """
+        codes: list[CodeType] = []
+        while frame is not None and not self.is_user_code(frame.f_code):
+            codes.insert(0, frame.f_code)
+            frame = frame.f_back
+        is_import = (code.co_filename.startswith(_IMPORTS) for code in codes)
+        began = next((at for at, is_it in enumerate(is_import) if is_it), None)
+        codes = [x for x in codes[began:] if not (x.co_filename[0] == "<" or self.is_ours(x))]
+        packages = (self.package_of(code) or "standard library" for code in codes)
+        if began is not None:
+            return next(packages, ""), None
+        if frame is not None:
+            codes = self._callers(frame.f_back)
+        return None, self._named(codes[0]) if codes else None
+
+    def _callers(self, frame: Place | None) -> list[CodeType]:
+        """Returns packages' code up to the next frame of the user's, torch's last."""
+        codes = []
+        while frame is not None and not self.is_user_code(frame.f_code):
+            if not self.is_ours(frame.f_code) and self.package_of(frame.f_code) is not None:
+                codes.append(frame.f_code)
+            frame = frame.f_back
+        return sorted(codes, key=self.is_ours_or_torch)
+
+    def _named(self, code: CodeType) -> str:
+        module = os.path.basename(code.co_filename).removesuffix(".py")
+        name: str = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
+        return f"{self.package_of(code) or module}.{name.partition('.<locals>')[0]}"
 
     def name(self, frame: Place) -> int:
         """Returns the site id of the line that `frame` is at."""
