@@ -10,6 +10,7 @@ import numpy as np
 
 from trainprof.analysis.loading.loader_builder import BuilderSettings, settings_of
 from trainprof.analysis.model.torch_settings import TorchSettings
+from trainprof.analysis.pipeline.bounds import predict
 from trainprof.analysis.run.evidence import NAMED_FROM_SHARE, DeviceEvidence
 from trainprof.analysis.run.metadata import Notes
 from trainprof.analysis.statistics.step_noise import (
@@ -20,11 +21,11 @@ from trainprof.analysis.statistics.step_noise import (
     share_half_width,
 )
 from trainprof.analysis.summary.code import MAKING, HotLine, hottest
-from trainprof.analysis.summary.free_cores import shared_cpu
 from trainprof.analysis.summary.levels import MANY_STEPS, MOST_NOISE, percent
 from trainprof.analysis.summary.loader import cost_s, starts_s, total_s
 from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
+from trainprof.findings.loading.model_inputs import without_others
 from trainprof.findings.loading.waiting import Cause, Limits, cause_of, runnable_share
 
 # All of the analysis hangs on them, which `report` of a saved run does without.
@@ -291,15 +292,6 @@ def named_line(lines: Sequence[HotLine], part: str) -> HotLine | None:
 def context_of_process(numbers: ProcessNumbers, settings: Mapping[str, float]) -> RunContext:
     """Returns what the rules look at, by the numbers of the training process."""
     evidence, steps, summary = numbers.evidence, numbers.steps, numbers.summary
-    cpu = shared_cpu(summary.system.cpu) if summary.system else None
-    # That other programs kept busy; 0 where the run hardly felt that.
-    taken = cpu.others_share * cpu.cores if cpu is not None and cpu.is_disturbed else 0.0
-
-    def model_of(number: int) -> LoaderModel | None:
-        model = numbers.model_of(number)
-        if model is None:
-            return None
-        return replace(model, inputs=replace(model.inputs, taken_cores=taken))
 
     def loaders_of(role: str, exposed: float) -> list[Feeder]:
         here = [x for x in evidence.loaders if x.thread == "training" and x.role == role]
@@ -307,7 +299,7 @@ def context_of_process(numbers: ProcessNumbers, settings: Mapping[str, float]) -
         here.sort(key=lambda loader: -(loader.wait_total_s + total_s(loader.first_batch_s)))
         for loader in here[:_MOST_LOADERS]:
             feeder = Feeder(loader, None, None, None, None, evidence.training_s, exposed)
-            feeder = _modelled(feeder, model_of, _limits(settings), summary.run.is_on_device)
+            feeder = _modelled(feeder, numbers.model_of, _limits(settings), summary)
             results.append(replace(feeder, steps_share=numbers.steps_shares.get(loader.id, 1.0)))
         return results
 
@@ -388,7 +380,7 @@ def _modelled(
     feeder: Feeder,
     model_of: Callable[[int], LoaderModel | None],
     limits: Limits,
-    on_device: bool,
+    summary: RunSummary,
 ) -> Feeder:
     """Returns a loader with what the pipeline model says of it, where it costs enough to ask."""
     loader, training_s = feeder.loader, feeder.training_s
@@ -398,9 +390,15 @@ def _modelled(
     model = model_of(loader.id)
     if model is None:
         return feeder
-    felt = feeder.exposed if on_device else None
-    cause = cause_of(loader, model.inputs, model.now, feeder.wait_share, limits, felt=felt)
-    return replace(feeder, inputs=model.inputs, measured=model.measured, now=model.now, cause=cause)
+    inputs, now, is_disturbed = model.inputs, model.now, bool(summary.taken_by_others)
+    if is_disturbed:
+        inputs = without_others(inputs)
+        now = predict(inputs)
+    felt = feeder.exposed if summary.run.is_on_device else None
+    cause = cause_of(
+        loader, inputs, now, feeder.wait_share, limits, felt=felt, is_disturbed=is_disturbed
+    )
+    return replace(feeder, inputs=inputs, measured=model.measured, now=now, cause=cause)
 
 
 def _may_crowd(loader: Loader, training_s: float) -> bool:

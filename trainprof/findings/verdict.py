@@ -11,6 +11,7 @@ import numpy as np
 from trainprof.analysis.run.evidence import DeviceEvidence, Evidence
 from trainprof.analysis.stacks.python_in_model import TOLD_FROM_SHARE
 from trainprof.analysis.statistics.step_noise import pace_half_width, share_half_width
+from trainprof.analysis.summary.code import OutsideLoop
 from trainprof.analysis.summary.device import AFTER_WARMUP
 from trainprof.analysis.summary.levels import (
     HIGH_SHARE,
@@ -101,12 +102,14 @@ def verdict(evidence: Evidence) -> Verdict:
     if evidence.wall_s >= STARTUP_MIN_WALL_S:
         share = evidence.startup_s / evidence.wall_s
         if share > STARTUP_SHARE:
+            place, site = _first_of_startup(evidence.startup)
             return Verdict(
                 "startup",
                 f"START-UP: {evidence.startup_s:.1f} of {evidence.wall_s:.1f} s passed before the "
-                f"first batch, {percent(share)} of the run",
+                f"first batch, {percent(share)} of the run{place}",
                 "highly",
                 share,
+                site,
             )
     few = evidence.few_steps
     return _largest(evidence) if few is None else _of_few(evidence, few)
@@ -182,6 +185,19 @@ def _largest(evidence: Evidence, level: str | None = None) -> Verdict:
     return _of_host(evidence, level) if device is None else _of_device(evidence, device)
 
 
+def _first_of_startup(startup: OutsideLoop | None) -> tuple[str, str | None]:
+    """Returns what start-up mostly goes to, in words, and its line."""
+    if startup is None:
+        return "", None
+    line = next((line for line in startup.lines if line.site is not None), None)
+    package = next(iter(startup.imports), None)
+    if line is not None and (package is None or line.seconds >= package.seconds):
+        return f": {line.seconds:.1f} s at {line.site}", line.site
+    if package is not None:
+        return f": {package.seconds:.1f} s importing {package.package}", package.site
+    return "", None
+
+
 def _of_device(evidence: Evidence, device: DeviceEvidence) -> Verdict:
     return device_verdict(
         device,
@@ -206,8 +222,8 @@ def _of_host(evidence: Evidence, level: str | None = None) -> Verdict:
         return _named(evidence, name, share, _level(evidence, name, share))
     if compute >= 0.5:
         level = level or ("moderately" if shares["data"] >= MODERATE_SHARE else "not")
-        headline = _compute_headline(evidence, compute, level, name, share)
-        return Verdict(_COMPUTE, headline, level, compute)
+        headline, share = _compute_headline(evidence, compute, level, name, share)
+        return Verdict(_COMPUTE, headline, level, share)
     return Verdict(
         "none", f"NOTHING STANDS OUT: no part takes {percent(MODERATE_SHARE)} of training"
     )
@@ -380,13 +396,14 @@ def _in_figures(
 
 def _compute_headline(
     evidence: Evidence, compute: float, level: str, name: str, share: float
-) -> str:
-    what = "forward, backward and optimizer"
+) -> tuple[str, float]:
+    what, of_headline = "forward, backward and optimizer", compute
     if evidence.has_device:
         what += " with waiting for the GPU or copying"
     text = f"COMPUTE-BOUND, {level} data-bound: {what} take {percent(compute)} of training time"
     compiling = evidence.compiling_s / (evidence.training_s or 1.0)
     if compiling >= HIGH_SHARE:
+        of_headline = compiling
         text = (
             f"COMPILE-BOUND: torch.compile takes {percent(compiling)} of training time; {what} "
             f"without it take {percent(max(compute - compiling, 0.0))}"
@@ -403,8 +420,8 @@ def _compute_headline(
         "communication": "calls of torch.distributed",
     }
     if share >= MODERATE_SHARE:
-        return f"{text}; next comes {words[name]} with {percent(share)}"
-    return f"{text}; nothing else reaches {percent(MODERATE_SHARE)}"
+        return f"{text}; next comes {words[name]} with {percent(share)}", of_headline
+    return f"{text}; nothing else reaches {percent(MODERATE_SHARE)}", of_headline
 
 
 def device_verdict(

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
-from trainprof.analysis.summary.code import MAKING, Collective, HotLine, PythonInModel, hottest
+from trainprof.analysis.summary.code import (
+    MAKING,
+    Collective,
+    HotLine,
+    OutsideLoop,
+    PythonInModel,
+    hottest,
+)
 from trainprof.analysis.summary.device import KEEPS_UP_IN, Device
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import Training
@@ -119,6 +126,7 @@ class Evidence:
     python_in_model: PythonInModel | None = None
     loss_in_loop_s: float = 0.0
     compiling_s: float = 0.0
+    startup: OutsideLoop | None = None
     evaluation_wait_share: float = 0.0
     ranks: int = 1
     few_steps: StepTable | None = None
