@@ -221,6 +221,7 @@ _GIVING_WAY: Final[tuple[Section, ...]] = (
     device.transfers_section,
     sections.system_section,
     gpus_section,
+    sections.outside_section,
     sections.epochs_section,
     sections.steps_section,
     sections.closing_section,
@@ -228,6 +229,7 @@ _GIVING_WAY: Final[tuple[Section, ...]] = (
 _BOTTLENECK_SECTIONS: Final[Mapping[str, Section]] = {
     "transfer": device.transfers_section,
     "sync": device.syncs_section,
+    "startup": sections.outside_section,
 }
 # In groups with a blank line between them.
 _VERBOSE_PAGE: Final[tuple[tuple[Section, ...], ...]] = (
