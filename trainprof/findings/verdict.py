@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
+
+import numpy as np
 
 from trainprof.analysis.run.evidence import DeviceEvidence, Evidence
 from trainprof.analysis.stacks.python_in_model import TOLD_FROM_SHARE
+from trainprof.analysis.statistics.step_noise import pace_half_width, share_half_width
 from trainprof.analysis.summary.code import OutsideLoop
 from trainprof.analysis.summary.device import AFTER_WARMUP
 from trainprof.analysis.summary.levels import (
     HIGH_SHARE,
+    MANY_STEPS,
     MODERATE_SHARE,
     pair,
     percent,
@@ -20,6 +25,7 @@ from trainprof.analysis.summary.loader import Loader, cost_s
 from trainprof.analysis.summary.run import COMPUTE_KEYS, Verdict
 from trainprof.analysis.timeline.ledger import ELSEWHERE, LOADER_KEYS
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
+from trainprof.analysis.timeline.step_table import StepTable
 from trainprof.findings.wording import number_of
 
 # Start-up is named only in runs that are meant to be long, and when it is most of them.
@@ -57,6 +63,9 @@ _NEXT_WORDS: Final = {
     "evaluation": "evaluation",
     _COMPILING: "torch.compile, which compiles again,",
 }
+# Of the mean of few steps, however uncertain that is.
+_LEAST_PACE: Final = 0.1
+_LONGER: Final = "run it longer, e.g. --max-steps 30"
 _LAUNCHING: Final = "small pieces of work, given out too slowly"
 
 
@@ -64,7 +73,8 @@ def verdict(evidence: Evidence) -> Verdict:
     """Names the largest part of training that is not computing, if it is large enough.
 
     Where computing is most of the time and nothing else reaches HIGH_SHARE, it is `compute`, and
-    the level tells how far the loop is bound by its data: not or moderately.
+    the level tells how far the loop is bound by its data: not or moderately. Of few steps it is
+    told where their intervals exclude any other.
     """
     if evidence.has_timed_lines:
         return Verdict(
@@ -84,7 +94,7 @@ def verdict(evidence: Evidence) -> Verdict:
         counted = number_of(evidence.steps.steady_steps, "steady step")
         return Verdict(
             "unknown",
-            f"NOT ENOUGH DATA for a verdict: {counted} seen, {MIN_STEADY_STEPS} are needed",
+            f"NOT ENOUGH DATA for a verdict: {counted} seen, {MIN_STEADY_STEPS} needed: {_LONGER}",
         )
     if evidence.wall_s >= STARTUP_MIN_WALL_S:
         share = evidence.startup_s / evidence.wall_s
@@ -98,6 +108,68 @@ def verdict(evidence: Evidence) -> Verdict:
                 share,
                 site,
             )
+    largest = _largest(evidence)
+    doubt = None if evidence.few_steps is None else _doubt(largest, evidence, evidence.few_steps)
+    if doubt is None:
+        return largest
+    counted = number_of(evidence.steps.steady_steps, "steady step")
+    return Verdict("unknown", f"NOT ENOUGH DATA for a verdict: {counted} seen, {doubt}: {_LONGER}")
+
+
+def _doubt(largest: Verdict, evidence: Evidence, steps: StepTable) -> str | None:
+    """Returns why few steps may as well show another verdict, None where they show no other."""
+    within = [_largest(x) for x in _within_intervals(evidence, steps)]
+    same = [(x.bottleneck, x.level) == (largest.bottleneck, largest.level) for x in within]
+    if all(same):
+        return None
+    if not same[0]:
+        return "and the first ones and starts of epochs take too much of training"
+    return f"which differ too much, {MANY_STEPS} are enough"
+
+
+def _within_intervals(evidence: Evidence, steps: StepTable) -> Iterator[Evidence]:
+    """Yields training as its steady steps are, then what it may be by their 95 % intervals."""
+    steady, cycle, device = steps.steady.mask, steps.cycle, evidence.device
+    wall = steps.wall_ns[steady].astype(np.float64)
+    if not wall.any():
+        return
+    pace = pace_half_width(wall, cycle=cycle)
+    if device is not None:
+        yield evidence
+        for cause, share in device.idle.items():
+            for moved in (max(share - pace, 0.0), share + pace):
+                idle = {**device.idle, cause: moved}
+                yield replace(evidence, device=replace(device, idle=idle))
+        return
+    steps_s = {key: float(ns[steady].mean()) * len(ns) / 1e9 for key, ns in steps.per_step.items()}
+    # What lies between steps is known as it is.
+    between_s = {
+        key: max(evidence.training.get(key, 0.0) - np.sum(steps.per_step.get(key, 0)) / 1e9, 0.0)
+        for key in ("evaluation", "checkpoint")
+    }
+    for times in (1.0, max(1 - pace, _LEAST_PACE), 1 + pace):
+        yield _with_steps(evidence, {key: times * s for key, s in steps_s.items()}, between_s)
+    for keys in _parts(evidence).values():
+        part = np.zeros_like(wall)
+        for key in steps_s.keys() & keys:
+            part += steps.per_step[key][steady]
+        share, reach = part.mean() / wall.mean(), share_half_width(part, wall, cycle=cycle)
+        for moved in (max(share - reach, 0.0), min(share + reach, 1.0)) if 0 < share < 1 else ():
+            times_of = {True: moved / share, False: (1 - moved) / (1 - share)}
+            changed = {key: s * times_of[key in keys] for key, s in steps_s.items()}
+            yield _with_steps(evidence, changed, between_s)
+
+
+def _with_steps(
+    evidence: Evidence, steps_s: Mapping[str, float], between_s: Mapping[str, float]
+) -> Evidence:
+    training = {
+        key: steps_s.get(key, 0.0) + between_s.get(key, 0.0) for key in {**steps_s, **between_s}
+    }
+    return replace(evidence, training=training, training_s=sum(training.values()))
+
+
+def _largest(evidence: Evidence) -> Verdict:
     device = evidence.device
     return _of_host(evidence) if device is None else _of_device(evidence, device)
 
@@ -152,18 +224,22 @@ def _level(evidence: Evidence, name: str, share: float) -> str:
     return "highly" if share >= HIGH_SHARE and is_sure else "moderately"
 
 
-def _shares(evidence: Evidence) -> dict[str, float]:
-    groups = {
+def _parts(evidence: Evidence) -> dict[str, tuple[str, ...]]:
+    """Returns the keys of the ledger by the bottleneck that they are."""
+    return {
         "data": LOADER_KEYS,
         "evaluation": ("evaluation",),
         "checkpoint": ("checkpoint",),
         "host": _HOST_KEYS,
         "compute": (*COMPUTE_KEYS, *_DEVICE_KEYS) if evidence.has_device else COMPUTE_KEYS,
     }
+
+
+def _shares(evidence: Evidence) -> dict[str, float]:
     total = evidence.training_s or 1.0
     shares = {
         name: sum(evidence.training.get(key, 0.0) for key in keys) / total
-        for name, keys in groups.items()
+        for name, keys in _parts(evidence).items()
     }
     shares["communication"] = evidence.communication_s / total
     loss = evidence.loss_in_loop_s / total

@@ -220,11 +220,14 @@ def test_what_others_took(gallery):
         replace(SLOW, system=summaries.system(cpu=disturbed | {"host_percent": {"mean": percent}}))
         for percent in (90.0, 31.0)
     )
+    bound = {"core_numbers": [0], "cores_usable": 1.0, "cores_launched_on": 8}
+    pinned = replace(SLOW, system=summaries.system(cpu=bound))
     threads = {share: replace(SLOW, beside_share=share) for share in (0.28, 0.02, None)}
     gallery(
         "shared_cpu.txt",
         {
             "other programs": sections.shared_section(shared, PAGE),
+            "fewer cores": sections.shared_section(pinned, PAGE),
             "another thread": sections.shared_section(threads[0.28], PAGE),
             "another thread, in the comment": markdown.render(threads[0.28]).split("\n\n")[-2],
             "other programs, in the comment": markdown.render(shared).split("\n\n")[-2],

@@ -285,7 +285,7 @@ def _figures(
     parts = details[(details["site"] == p.loader) & (details["kind"] == Kind.NEXT_PARTS)]
     pinned = details[details["kind"] == Kind.PIN]
     return {
-        "passes": len(p),
+        "passes": int(np.count_nonzero((p.batches > 0) | p.is_ended)) or len(p),
         "iterations": int(p.batches.sum()),
         "init_s": statistics_s(p.init_ns),
         "first_batch_s": statistics_s(p.first_ns[p.first_ns >= 0]),

@@ -73,7 +73,7 @@ def _joined(loader: int, group: list[LoaderIterations]) -> LoaderIterations:
     columns: dict[str, Any] = {
         field.name: np.concatenate([getattr(p, field.name) for p in group])[order]
         for field in fields(LoaderIterations)
-        if field.name not in ("loader", "role")
+        if field.name not in ("loader", "role", "dataset")
     }
     return replace(group[0], loader=loader, **columns)
 
@@ -113,6 +113,10 @@ class BuiltLoaders:
     def joined(self, first_of: Mapping[int, int]) -> BuiltLoaders:
         """Returns them with those that count as another one under that one's id."""
         return replace(self, loader=renumbered(self.loader, first_of))
+
+    def dataset_of(self, loader: int) -> int:
+        """Returns a number of the dataset that a loader was first built of; 0 where unknown."""
+        return int(np.append(self.first_ns[self.loader == loader], 0)[0])
 
     def are_of_new_data(self, loader: Int64, asked_ns: Int64, since_ns: Int64) -> Bool:
         """Whether batches are of a dataset that no loader had before some time."""

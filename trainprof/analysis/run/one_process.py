@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum
 from typing import Any
 
 import numpy as np
@@ -49,6 +48,7 @@ from trainprof.analysis.stacks.loop_code import StacksPart, stacks_part
 from trainprof.analysis.stacks.outside_loop import startup_and_shutdown
 from trainprof.analysis.summary.code import Compilation, OutsideLoop, hottest
 from trainprof.analysis.summary.device import MemoryGrowth, SyncPoint, Transfer
+from trainprof.analysis.summary.levels import MANY_STEPS
 from trainprof.analysis.summary.loader import Loader, cost_s
 from trainprof.analysis.summary.run import UNJUDGED, Phases, System, Training
 from trainprof.analysis.summary.run_summary import RunSummary
@@ -189,7 +189,7 @@ def _summary(run: Analysed, parts: _Parts) -> RunSummary:
         part_lines=stacks.part_lines,
         python_in_model=stacks.python_in_model,
         element_reads=stacks.element_reads,
-        loss_in_loop_s=None if loss is None else fsum(loss.values()),
+        loss_in_loop_s=None if loss is None else stacks.loss_s,
         loss_by_place=loss or {},
         once_in_loop_s=stacks.once_s,
         startup=parts.startup,
@@ -243,6 +243,7 @@ def _evidence(run: Analysed, parts: _Parts) -> Evidence:
         python_in_model=stacks.python_in_model,
         loss_in_loop_s=stacks.loss_s,
         compiling_s=parts.compiling.total_ns() / 1e9,
+        few_steps=time.steps if training.steady_steps < MANY_STEPS else None,
     )
 
 

@@ -33,6 +33,7 @@ from trainprof.analysis.summary.device import (
     Transfer,
 )
 from trainprof.analysis.summary.finding import Finding, PassedOver
+from trainprof.analysis.summary.levels import MIN_STEADY_STEPS
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import (
     Epoch,
@@ -122,6 +123,14 @@ class DataAndDevices:
     def has_workers(self) -> bool:
         """Whether any loader has workers."""
         return any(loader.num_workers for loader in self.loaders)
+
+    @property
+    def taken_by_others(self) -> str:
+        """That other programs took so much of the CPU that the run's times show it, else ""."""
+        cpu = None if self.system is None else self.system.shared_cpu
+        if cpu is None or not cpu.is_disturbed:
+            return ""
+        return f"other programs kept {cpu.others_share * cpu.cores:.1f} of {cpu.cores} cores busy"
 
     @property
     def time_of_devices(self) -> str:
@@ -227,3 +236,9 @@ class RunSummary(Tuned, Diagnosed, Processes, CodeTimes, DataAndDevices, RunTime
     """Everything a run showed: six groups, one object in the JSON."""
 
     schema_version: int = SUMMARY_SCHEMA_VERSION
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether rules were asked: there were steps enough, and none was slowed by timing."""
+        is_known = self.findings_from is not None or self.verdict.bottleneck != "unknown"
+        return is_known and self.training.steady_steps >= MIN_STEADY_STEPS

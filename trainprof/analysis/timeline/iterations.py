@@ -44,6 +44,7 @@ class LoaderIterations:
         end_ns: The `next` that raised StopIteration.
         overlaps: It began while an earlier iteration went on, which took further batches then.
         stage, role: training|evaluation|other, per iteration and of the loader as a whole.
+        dataset: A number that loaders of the same dataset share; 0 where unknown.
     """
 
     loader: int
@@ -61,6 +62,7 @@ class LoaderIterations:
     overlaps: Bool
     stage: npt.NDArray[np.str_]
     role: str
+    dataset: int = 0
 
     def __len__(self) -> int:
         return len(self.start)
@@ -206,17 +208,24 @@ def _overlapping(calls: Events, is_start: Bool, is_next: Bool) -> Bool:
 def feeders(loaders: list[LoaderIterations]) -> list[LoaderIterations]:
     """Returns the loaders whose training iterations are epochs, the one with most batches first.
 
-    A loader that is used alongside another, or by turns with it, makes no epochs of its own.
+    A loader that is used alongside another makes no epochs of its own, nor does one by turns with
+    it, unless both are of the same dataset: epochs with and without workers, say.
     """
-    chosen: list[LoaderIterations] = []
-    spans: list[tuple[int, int]] = []
+    chosen: list[tuple[LoaderIterations, LoaderIterations]] = []
     for p in _by_batches(loaders):
-        trained = p.trained()
-        first, last = int(p.start[trained].min()), int(p.end[trained].max())
-        if all(last <= begin or end <= first for begin, end in spans):
-            chosen.append(p)
-            spans.append((first, last))
-    return chosen
+        own = p.where(p.trained())
+        if all(_is_apart(own, other) for _, other in chosen):
+            chosen.append((p, own))
+    return [p for p, _ in chosen]
+
+
+def _is_apart(p: LoaderIterations, other: LoaderIterations) -> bool:
+    """Whether epochs come before or behind another loader's, or between them on the same data."""
+    if p.end.max() <= other.start.min() or other.end.max() <= p.start.min():
+        return True
+    order = np.argsort(np.append(p.start, other.start), kind="stable")
+    starts, ends = np.append(p.start, other.start)[order], np.append(p.end, other.end)[order]
+    return p.dataset == other.dataset > 0 and bool((ends[:-1] <= starts[1:]).all())
 
 
 def epoch_starts(loaders: list[LoaderIterations]) -> Int64:

@@ -8,7 +8,7 @@ import os
 import site
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -26,6 +26,8 @@ KeepTrack = Callable[[object, dict[Any, Any], object], bool]
 _KEPT_FRAMES: Final = 6
 _EXECUTED: Final = "<string>"
 _IMPORTS: Final = "<frozen importlib"
+# What starts children of multiprocessing, by `python -c`.
+_STARTS_CHILD: Final = "from multiprocessing."
 # Libraries that write code for themselves into the temporary directory, in files named by them.
 _WRITERS: Final = ("torch_geometric",)
 # Of a script that executes texts, each of which is code of its own.
@@ -44,6 +46,7 @@ class CallSites:
         torch: list[str] = list(getattr(sys.modules.get("torch"), "__path__", ()))
         self._torch = tuple(place.rstrip(os.sep) + os.sep for place in torch)
         self._generated = ("<", *self._torch)
+        self._typed = {"<stdin>", *([_EXECUTED] if _runs_text() else [])}
         # By id: a code object's hash walks all of it, and equal code in two files is equal. Those
         # judged are kept, so that no id is used again.
         self._is_user: dict[int, bool] = {}
@@ -213,7 +216,8 @@ class CallSites:
     def is_user_file(self, file: str) -> bool:
         """Tells the same of a file that code stands in."""
         if file.startswith("<"):
-            return file.startswith("<ipython") or file in ("<stdin>", _EXECUTED)
+            # Of other text that is executed the line counts that executes it.
+            return file.startswith("<ipython") or file in self._typed
         is_installed = os.path.join(self._cwd, file).startswith((*self._libraries, *self._torch))
         return not is_installed and _written_by(file) is None
 
@@ -228,6 +232,15 @@ class CallSites:
         name = file[len(inside) :].partition(os.sep)[0].removesuffix(".py")
         is_package = bool(inside) and name.isidentifier() and name not in sys.stdlib_module_names
         return name if is_package else None
+
+    def are_within(self, frame: FrameType | None, name: str, packages: Collection[str]) -> bool:
+        """Whether a stack has a function of that name of one of some packages."""
+        while frame is not None:
+            code = frame.f_code
+            if code.co_name == name and self.package_of(code) in packages:
+                return True
+            frame = frame.f_back
+        return False
 
     def is_ours_or_torch(self, code: CodeType) -> bool:
         """True for torch's code, ours and generated code."""
@@ -245,6 +258,12 @@ class CallSites:
     def is_not_the_users(self, code: CodeType) -> bool:
         """True for the same, but for what a script executes as its own, such as `<stdin>`."""
         return self.is_ours_or_torch(code) and not self.is_user_code(code)
+
+
+def _runs_text() -> bool:
+    """Whether `python -c` runs the user's text."""
+    is_child = any(word.startswith(_STARTS_CHILD) for word in sys.orig_argv)
+    return sys.argv[:1] == ["-c"] and not is_child
 
 
 def _written_by(file: str) -> str | None:

@@ -117,9 +117,9 @@ def test_headlines_are_the_golden_ones(tmp_path, golden):
         # Start-up is named in long runs where it is most.
         ({"startup": 70_000_000}, "startup", "highly"),
         ({"startup": 50_000_000}, "compute", "not"),
-        # Less than twenty steady steps are not enough.
-        ({"wait": 5000, "steps": 20}, "unknown", None),
-        ({"wait": 5000, "steps": 21}, "data", "highly"),
+        # Fewer than six steady steps are not enough.
+        ({"wait": 5000, "steps": 6}, "unknown", None),
+        ({"wait": 5000, "steps": 7}, "data", "highly"),
     ],
 )
 def test_the_largest_part_is_named(tmp_path, parts, bottleneck, level):

@@ -24,6 +24,12 @@ LOOPS = {
     "zipped": "TT 12 12 2 0: 2( i1 i2 6( n1 n2 l ) s1 )",
     "epochs of a batch each": "TE 5 5 5 5: 5( i1 n1 l s1 [ i2 n2 f0 s2 ] )",
     "accuracy on the training set": "T 12 12 3 12: 3( i1 4( n1 l ) s1 [ i1 4( n1 fg ) s1 ] )",
+    "so, of some batches": "T 12 12 3 9: 3( i1 4( n1 l ) s1 [ i1 2( n1 f0 ) n1 ] )",
+    "so, by a count": "T 12 12 3 6: 3( i1 4( n1 l ) s1 [ i1 2( n1 f0 ) ] )",
+    "so, in training mode": "T 12 12 3 9: 3( i1 4( n1 l ) s1 [ i1 3( n1 ft ) ] )",
+    "so, with gradients": "T 12 12 3 9: 3( i1 4( n1 l ) s1 [ i1 2( n1 fg ) n1 ] )",
+    "a batch for the model's shapes": "T 12 12 3 0: i1 n1 f0 3( i1 4( n1 l ) s1 )",
+    "cut off ahead of a backward": "T 8 10 3 0: 2( i1 4( n1 l ) s1 ) i1 n1 f n1",
     "a loss of all batches, learnt from later": "T: 3( i1 4( n1 l ) s1 i1 4( n1 f ) s1 )",
     "a model that trains in evaluation mode": (
         "T 12 12 3 0: 3( i1 4( n1 fg b u ) s1 i1 4( n1 fg ) s1 )"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import sysconfig
 from pathlib import Path
 from types import CodeType
@@ -34,6 +36,8 @@ def code_in(file: str) -> CodeType:
         ("/tmp/torch_geometric_mine.py", True, None),
         ("<stdin>", True, None),
         ("<frozen importlib>", False, None),
+        ("<string>", False, None),
+        ("<attrs generated init Sample>", False, None),
     ],
 )
 def test_whose_it_is_is_told_by_its_file(
@@ -76,3 +80,29 @@ def test_what_libraries_do_around_the_users_innermost_frame(
         code = compile("def run(): pass", file, "exec").co_consts[0]
         frame = CopiedFrame(code, -1, frame)
     assert sites.libraries(frame) == (imported, caller)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_users"),
+    [
+        (["python", "train.py"], False),
+        (["python", "-uc", "import train"], True),
+        (["python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main()"], False),
+        (["python", "-c", "from multiprocessing.forkserver import main; main()"], False),
+    ],
+)
+def test_executed_text_is_the_users_where_it_is_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], is_users: bool
+) -> None:
+    monkeypatch.setattr("sys.orig_argv", words)
+    monkeypatch.setattr("sys.argv", ["-c" if len(words) > 2 else words[1]])
+    sites = CallSites(EventLog(str(tmp_path), role="script"), "/project")
+    assert sites.is_user_code(code_in("<string>")) is is_users
+
+
+def test_the_line_that_executes_text_is_its_place(tmp_path: Path) -> None:
+    log = EventLog(str(tmp_path), role="script")
+    sites = CallSites(log, "/project")
+    called = {"find": sites.find, "frame": sys._getframe}
+    exec("number = find(frame())", called)
+    assert json.loads(log.text_of(called["number"]))[0] == __file__
