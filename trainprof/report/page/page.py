@@ -223,8 +223,10 @@ _BOTTLENECK_SECTIONS: Final[Mapping[str, Section]] = {
 }
 # In groups with a blank line between them.
 _VERBOSE_PAGE: Final[tuple[tuple[Section, ...], ...]] = (
-    (details.phase_details, sections.outside_section),
-    (sections.steps_section, details.step_details),
+    (
+        *(details.phase_details, sections.outside_section),
+        *(sections.steps_section, details.step_details),
+    ),
     (details.training_details, sections.epochs_section),
     (sections.loaders_section, loader_details),
     (*_DEVICES, *_CALLS, memory.device_memory_details),
