@@ -26,7 +26,7 @@ from trainprof.analysis.summary.finding import (
     is_unsure,
     may_lose,
 )
-from trainprof.analysis.summary.levels import LEAST_GAIN, percent
+from trainprof.analysis.summary.levels import LEAST_GAIN, MANY_STEPS, percent
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.findings.wording import span
 
@@ -381,6 +381,6 @@ def passed_over_for(finding: Finding, rule: Rule, context: RunContext) -> Passed
     if rule.noise_matters and is_unsure(finding) and gain < _UNSURE_GAIN:
         return PassedOver(finding, MAY_LOSE, _UNSURE_GAIN)
     bar = noise_bar(finding, rule, context)
-    if not rule.by_timing:
+    if not rule.by_timing and context.summary.training.steady_steps >= MANY_STEPS:
         bar = min(bar, _CERTAIN_GAIN)
     return None if gain >= bar else PassedOver(finding, IN_NOISE, bar)

@@ -44,6 +44,7 @@ _DEVICE_KEYS: Final = ("transfer", "sync", "device_wait")
 DEVICE_BOUND_SHARE: Final = 0.9
 # Of the training phase: from here on computing is most of it.
 _MOST: Final = 0.5
+_COMPUTE: Final = "compute"
 # A bottleneck of the host's, with words of its own.
 _COMPILING: Final = "compiling"
 _CAUSE_OF: Final = {
@@ -108,23 +109,27 @@ def verdict(evidence: Evidence) -> Verdict:
                 share,
                 site,
             )
-    largest = _largest(evidence)
-    doubt = None if evidence.few_steps is None else _doubt(largest, evidence, evidence.few_steps)
-    if doubt is None:
+    few = evidence.few_steps
+    return _largest(evidence) if few is None else _of_few(evidence, few)
+
+
+def _of_few(evidence: Evidence, steps: StepTable) -> Verdict:
+    """Names the largest part where few steps exclude any other verdict."""
+    within = [_largest(x) for x in _within_intervals(evidence, steps)]
+    # Starts are much of a short run: its steady steps show how far it is bound by its data.
+    largest = _largest(evidence, within[0].level if within else None)
+    same = [
+        x.bottleneck == largest.bottleneck
+        and (x.level == largest.level or x.bottleneck == _COMPUTE)
+        for x in within
+    ]
+    if all(same):
         return largest
     counted = number_of(evidence.steps.steady_steps, "steady step")
-    return Verdict("unknown", f"NOT ENOUGH DATA for a verdict: {counted} seen, {doubt}: {_LONGER}")
-
-
-def _doubt(largest: Verdict, evidence: Evidence, steps: StepTable) -> str | None:
-    """Returns why few steps may as well show another verdict, None where they show no other."""
-    within = [_largest(x) for x in _within_intervals(evidence, steps)]
-    same = [(x.bottleneck, x.level) == (largest.bottleneck, largest.level) for x in within]
-    if all(same):
-        return None
+    why = f"which differ too much, {MANY_STEPS} are enough"
     if not same[0]:
-        return "and the first ones and starts of epochs take too much of training"
-    return f"which differ too much, {MANY_STEPS} are enough"
+        why = "and the first ones and starts of epochs take too much of training"
+    return Verdict("unknown", f"NOT ENOUGH DATA for a verdict: {counted} seen, {why}: {_LONGER}")
 
 
 def _within_intervals(evidence: Evidence, steps: StepTable) -> Iterator[Evidence]:
@@ -169,9 +174,10 @@ def _with_steps(
     return replace(evidence, training=training, training_s=sum(training.values()))
 
 
-def _largest(evidence: Evidence) -> Verdict:
+def _largest(evidence: Evidence, level: str | None = None) -> Verdict:
+    """Returns it with the `level` by which it is bound by data, where computing is the largest."""
     device = evidence.device
-    return _of_host(evidence) if device is None else _of_device(evidence, device)
+    return _of_host(evidence, level) if device is None else _of_device(evidence, device)
 
 
 def _first_of_startup(startup: OutsideLoop | None) -> tuple[str, str | None]:
@@ -202,7 +208,7 @@ def _of_device(evidence: Evidence, device: DeviceEvidence) -> Verdict:
     )
 
 
-def _of_host(evidence: Evidence) -> Verdict:
+def _of_host(evidence: Evidence, level: str | None = None) -> Verdict:
     shares = _shares(evidence)
     compute = shares.pop("compute")
     name = max(shares, key=lambda key: shares[key])
@@ -210,9 +216,9 @@ def _of_host(evidence: Evidence) -> Verdict:
     if share >= HIGH_SHARE or (share >= MODERATE_SHARE and compute < 0.5):
         return _named(evidence, name, share, _level(evidence, name, share))
     if compute >= 0.5:
-        level = "moderately" if shares["data"] >= MODERATE_SHARE else "not"
-        headline = _compute_headline(evidence, compute, level, name, share)
-        return Verdict("compute", headline, level, compute)
+        level = level or ("moderately" if shares["data"] >= MODERATE_SHARE else "not")
+        headline, share = _compute_headline(evidence, compute, level, name, share)
+        return Verdict(_COMPUTE, headline, level, share)
     return Verdict(
         "none", f"NOTHING STANDS OUT: no part takes {percent(MODERATE_SHARE)} of training"
     )
@@ -385,13 +391,14 @@ def _in_figures(
 
 def _compute_headline(
     evidence: Evidence, compute: float, level: str, name: str, share: float
-) -> str:
-    what = "forward, backward and optimizer"
+) -> tuple[str, float]:
+    what, of_headline = "forward, backward and optimizer", compute
     if evidence.has_device:
         what += " with waiting for the GPU or copying"
     text = f"COMPUTE-BOUND, {level} data-bound: {what} take {percent(compute)} of training time"
     compiling = evidence.compiling_s / (evidence.training_s or 1.0)
     if compiling >= HIGH_SHARE:
+        of_headline = compiling
         text = (
             f"COMPILE-BOUND: torch.compile takes {percent(compiling)} of training time; {what} "
             f"without it take {percent(max(compute - compiling, 0.0))}"
@@ -401,15 +408,15 @@ def _compute_headline(
     if in_python >= TOLD_FROM_SHARE:
         text += f", Python code inside them about {percent(in_python)} of it"
     words = {
-        "data": "waiting for data",
+        "data": "starting the loaders" if level == "not" else "waiting for data",
         "evaluation": "evaluation",
         "checkpoint": "checkpoints",
         "host": "Python between them",
         "communication": "calls of torch.distributed",
     }
     if share >= MODERATE_SHARE:
-        return f"{text}; next comes {words[name]} with {percent(share)}"
-    return f"{text}; nothing else reaches {percent(MODERATE_SHARE)}"
+        return f"{text}; next comes {words[name]} with {percent(share)}", of_headline
+    return f"{text}; nothing else reaches {percent(MODERATE_SHARE)}", of_headline
 
 
 def device_verdict(
@@ -439,7 +446,7 @@ def device_verdict(
             f"GPU-BOUND: the device was at work in at least {percent(low)} of {time}; "
             f"faster loading or less Python would gain at most {percent(1 - low)}"
         )
-        return Verdict("compute", headline, "not", low)
+        return Verdict(_COMPUTE, headline, "not", low)
     shares = {name: device.idle.get(cause, 0.0) for name, cause in _CAUSE_OF.items()}
     shares["evaluation"] = evaluation_s / (settled_s or 1.0)
     launching = device.launching

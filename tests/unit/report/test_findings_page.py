@@ -230,7 +230,7 @@ def with_finding(name: str, device: str | None = None, **per_step_s: float) -> s
     training = replace(SLOW.training, per_step_s=per_step_s)
     run = SLOW.run if device is None else replace(SLOW.run, device=device)
     text = section(training=training, run=run, findings=[summaries.finding(id=name)])
-    return "".join(text.partition("No rule explains")[1:])
+    return "".join(text.partition("No finding explains")[1:])
 
 
 PASSED = [

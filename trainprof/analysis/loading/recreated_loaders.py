@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from trainprof.analysis.run.metadata import Metadata
 from trainprof.analysis.timeline.events import Bool, Int64
-from trainprof.analysis.timeline.iterations import LoaderIterations
+from trainprof.analysis.timeline.iterations import LoaderIterations, Turns
 from trainprof.record.schema import Kind
 
 # This many one after the other, of data of another length each, are parts of one.
@@ -73,9 +73,20 @@ def _joined(loader: int, group: list[LoaderIterations]) -> LoaderIterations:
     columns: dict[str, Any] = {
         field.name: np.concatenate([getattr(p, field.name) for p in group])[order]
         for field in fields(LoaderIterations)
-        if field.name not in ("loader", "role", "dataset")
+        if field.name not in ("loader", "role", "dataset", "turns")
     }
-    return replace(group[0], loader=loader, **columns)
+    return replace(group[0], loader=loader, turns=_joined_turns(group), **columns)
+
+
+def _joined_turns(group: list[LoaderIterations]) -> Turns | None:
+    if all(p.turns is None for p in group):
+        return None
+    before = np.cumsum([0, *(len(p) for p in group)])
+    turns = [p.turns or Turns(p.start, np.arange(len(p))) for p in group]
+    return Turns(
+        np.concatenate([x.start for x in turns]),
+        np.concatenate([x.number + first for x, first in zip(turns, before, strict=False)]),
+    )
 
 
 def renumbered(ids: npt.NDArray[Id], first_of: Mapping[int, int]) -> npt.NDArray[Id]:

@@ -50,11 +50,11 @@ from trainprof.analysis.summary.code import Compilation, OutsideLoop, hottest
 from trainprof.analysis.summary.device import MemoryGrowth, SyncPoint, Transfer
 from trainprof.analysis.summary.levels import MANY_STEPS
 from trainprof.analysis.summary.loader import Loader, cost_s
-from trainprof.analysis.summary.run import UNJUDGED, Phases, System, Training
+from trainprof.analysis.summary.run import COMPUTE_KEYS, UNJUDGED, Phases, System, Training
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.timeline.intervals import Coverage
+from trainprof.analysis.timeline.intervals import Coverage, own_inside_ns
 from trainprof.analysis.timeline.iterations import TRAINING, epoch_starts
-from trainprof.analysis.timeline.ledger import update_seconds
+from trainprof.analysis.timeline.ledger import KEY, update_seconds
 from trainprof.analysis.timeline.step_table import StepTable, shares_of_steps
 from trainprof.analysis.timeline.timeline_part import TimelinePart, timeline_part
 
@@ -242,9 +242,16 @@ def _evidence(run: Analysed, parts: _Parts) -> Evidence:
         waits_at=line.site if line is not None and is_wait else None,
         python_in_model=stacks.python_in_model,
         loss_in_loop_s=stacks.loss_s,
-        compiling_s=parts.compiling.total_ns() / 1e9,
+        compiling_s=_compiling_s(run, parts),
         few_steps=time.steps if training.steady_steps < MANY_STEPS else None,
     )
+
+
+def _compiling_s(run: Analysed, parts: _Parts) -> float:
+    """Returns what of forward, backward and optimizer torch.compile took."""
+    events, nesting = run.timeline.events, run.timeline.nesting
+    computes = np.isin(parts.time.attribution.key, [KEY[name] for name in COMPUTE_KEYS])
+    return float(own_inside_ns(parts.compiling, events, nesting)[computes].sum()) / 1e9
 
 
 def _evaluated_loader(loaders: list[Loader], spent_s: float, training: Training) -> Loader | None:

@@ -134,16 +134,15 @@ def _decide(
         tried = _is_tried_out(p, behind, events, update_ends, work)
         learns = work.learns_between(p.start, before_end) | (behind & ~tried)
         learns &= ~_is_taken_in_portions(p, learns, events, update_ends, work)
-    trained = int(p.batches[learns].sum())
+    trained, ends = int(p.batches[learns].sum()), _compute_ends(p, work)
     if trained and (
         trained * 2 >= int(p.batches.sum()) or _is_in_most_steps(p, learns, events, update_ends)
     ):
-        evaluates = ~tried & _only_evaluates(p, work)
+        evaluates = ~tried & _only_evaluates(p, ends, work)
         learns |= _is_cut_off(p, learns, work) & ~evaluates
         role = TRAINING
     else:
-        # Look-ahead fetchers raise StopIteration before the last batch is used.
-        until = np.where(p.is_ended, p.end, np.append(p.start[1:], _NEVER))
+        until = np.where(p.is_ended, ends, np.append(p.start[1:], _NEVER))
         forwards, *_ = work.forwards_between(p.start, until)
         evaluates = (forwards > 0) & ~tried
         role = EVALUATION if (evaluates & ~learns).any() else OTHER
@@ -151,20 +150,24 @@ def _decide(
     return replace(p, stage=stage.astype("<U10"), role=role)
 
 
-def _only_evaluates(p: LoaderIterations, work: _ThreadWork) -> Bool:
-    """Iterations all of whose forwards are without gradients, or in evaluation mode.
+def _compute_ends(p: LoaderIterations, work: _ThreadWork) -> Int64:
+    """When each iteration ends; one that is left early as the next batch of a loader is asked for.
 
-    One that is left early ends with its last batch: what follows belongs to the next one asked for.
-    A single batch ahead of training sizes or initializes a model.
+    Look-ahead fetchers raise StopIteration before the last batch, or the only one, is used.
     """
     after = np.append(work.next_starts, _NEVER)
-    left = np.minimum(
-        after[np.searchsorted(work.next_starts, p.last_next, side="right")],
-        np.append(p.start[1:], _NEVER),
-    )
-    forwards, in_grad, in_training_mode = work.forwards_between(
-        p.start, np.where(p.is_ended, p.end, left)
-    )
+    left = after[np.searchsorted(work.next_starts, p.last_next, side="right")]
+    forwards, *_ = work.forwards_between(p.last_next, p.end)
+    is_over = p.is_ended & ((forwards > 0) | (p.batches != 1))
+    return np.where(is_over, p.end, np.minimum(left, np.append(p.start[1:], _NEVER)))
+
+
+def _only_evaluates(p: LoaderIterations, ends: Int64, work: _ThreadWork) -> Bool:
+    """Iterations all of whose forwards are without gradients, or in evaluation mode.
+
+    A single batch ahead of training sizes or initializes a model.
+    """
+    forwards, in_grad, in_training_mode = work.forwards_between(p.start, ends)
     is_begun = (p.batches > 1) | work.learns_between(np.zeros_like(p.start), p.start)
     is_quiet = (in_grad == 0) | (in_training_mode == 0)
     evaluates: Bool = (forwards > 0) & is_quiet & (p.is_ended | is_begun)

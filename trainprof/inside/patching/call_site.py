@@ -25,9 +25,9 @@ KeepTrack = Callable[[object, dict[Any, Any], object], bool]
 # Of a stack are kept so many of the user's frames at its leaf and so many at its root.
 _KEPT_FRAMES: Final = 6
 _EXECUTED: Final = "<string>"
-_IMPORTS: Final = "<frozen importlib"
 # What starts children of multiprocessing, by `python -c`.
 _STARTS_CHILD: Final = "from multiprocessing."
+_IMPORTS: Final = "<frozen importlib"
 # Libraries that write code for themselves into the temporary directory, in files named by them.
 _WRITERS: Final = ("torch_geometric",)
 # Of a script that executes texts, each of which is code of its own.

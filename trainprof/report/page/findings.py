@@ -121,7 +121,7 @@ def _in_noise(summary: RunSummary, page: Page, more: str = _MORE) -> str:
     if not hidden:
         return ""
     if not page.verbose:
-        return f" {counted(len(hidden), 'cause')} below that: {more}."
+        return f" {counted(len(hidden), 'cause')} would gain less: {more}."
     named = []
     for finding in hidden:
         at = f" at {page.site(finding.site)}" if finding.site else ""
@@ -169,13 +169,12 @@ def nothing_words(summary: RunSummary, page: Page, more: str = _MORE) -> str:
     bar = summary.findings_from
     if bar is None or not summary.is_judged:
         return ""
-    looked_for = f"{counted(len(summary.rules), 'cause')} looked for"
-    words = f"{_TITLE}: {looked_for}, none would gain {percent(bar)} or more."
+    least = f"gains under {percent(bar)} are not reported"
     if bar > LEAST_GAIN:
         or_more = " or more" if bar / 2 >= MOST_NOISE else ""
-        words += f" The halves of this run differ by {percent(bar / 2)}{or_more}: smaller gains "
-        words += "may not show."
-    words += _in_noise(summary, page, more)
+        least = f"the halves of this run differ by {percent(bar / 2)}{or_more}: {least}"
+    causes = f"none of the {len(summary.rules)} causes that trainprof looks for was found"
+    words = f"{_TITLE}: {causes} ({least}).{_in_noise(summary, page, more)}"
     if page.verbose:
         words += f" Looked for: {', '.join(summary.rules).replace('_', ' ')}."
     return f"{words} {unexplained(summary, page)}".rstrip()
@@ -186,28 +185,31 @@ def unexplained(summary: RunSummary, page: Page) -> str:
     parts = without_cause(summary)
     if not parts:
         return ""
-    bases = [part.of for part in parts]
-    words = [
-        _part_words(part, page, names_base=index == 0 or part.of != bases[index - 1])
-        for index, part in enumerate(parts)
-    ]
-    sentence = f"No rule explains: {'; '.join(words)}."
+    opening, verb = "No finding explains", ""
+    if not summary.findings:
+        opening, verb = "That does not mean there is nothing to gain", " takes"
+    words, base = [], ""
+    for part in parts:
+        of = "" if part.of == base else f" of {part.of}"
+        words.append(f"{part.name}{verb} {percent(part.share)}{of}{_place_words(part, page)}")
+        verb, base = "", part.of
+    sentence = f"{opening}: {'; '.join(words)}."
     if any(part.name == WAITING for part in parts):
         sentence += " trainprof tune measures other loader settings."
     return sentence + (_numerics(summary) if summary.run.is_on_device else "")
 
 
-def _part_words(part: Part, page: Page, *, names_base: bool) -> str:
-    words = f"{part.name} {percent(part.share)}{f' of {part.of}' if names_base else ''}"
+def _place_words(part: Part, page: Page) -> str:
+    words = ""
     if part.name == RECOMPUTING:
-        return f"{words} (activation checkpointing, to save memory)"
-    if part.site is not None:
-        words += f" ({'loader at ' if part.name == WAITING else ''}{page.site(part.site)})"
+        words = " (activation checkpointing, to save memory)"
+    elif part.site is not None:
+        words = f" ({'loader at ' if part.name == WAITING else ''}{page.site(part.site)})"
     if part.line is None:
         return words
     where = " in its workers" if part.line.thread == "worker" else ""
-    most = "most" if part.is_most_in_line else "hottest line"
-    return f"{words}, {most}{where} at {page.site(part.line.site)}"
+    most = f"most{where} at" if part.is_most_in_line else f"hottest line{where}"
+    return f"{words}, {most} {page.site(part.line.site)}"
 
 
 def _numerics(summary: RunSummary) -> str:

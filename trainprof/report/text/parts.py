@@ -78,8 +78,10 @@ class Part:
 
     @property
     def is_most_in_line(self) -> bool:
-        """Whether its line takes half of it or more."""
-        return self.line is not None and 2 * self.line.middle >= self.share
+        """Whether its line takes half of it or more; of workers' lines, half of their time."""
+        if self.line is None:
+            return False
+        return 2 * self.line.middle >= (1.0 if self.line.thread == "worker" else self.share)
 
 
 def with_loss(seconds: Mapping[str, float], loss_s: float | None) -> dict[str, float]:

@@ -48,6 +48,32 @@ def test_whose_it_is_is_told_by_its_file(
     assert sites.package_of(code_in(file)) == package
 
 
+@pytest.mark.parametrize(
+    ("words", "is_users"),
+    [
+        (["python", "train.py"], False),
+        (["python", "-uc", "import train"], True),
+        (["python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main()"], False),
+        (["python", "-c", "from multiprocessing.forkserver import main; main()"], False),
+    ],
+)
+def test_executed_text_is_the_users_where_it_is_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], is_users: bool
+) -> None:
+    monkeypatch.setattr("sys.orig_argv", words)
+    monkeypatch.setattr("sys.argv", ["-c" if len(words) > 2 else words[1]])
+    sites = CallSites(EventLog(str(tmp_path), role="script"), "/project")
+    assert sites.is_user_code(code_in("<string>")) is is_users
+
+
+def test_the_line_that_executes_text_is_its_place(tmp_path: Path) -> None:
+    log = EventLog(str(tmp_path), role="script")
+    sites = CallSites(log, "/project")
+    called = {"find": sites.find, "frame": sys._getframe}
+    exec("number = find(frame())", called)
+    assert json.loads(log.text_of(called["number"]))[0] == __file__
+
+
 SCRIPT, IMPORT = "/project/train.py", "<frozen importlib._bootstrap>"
 GROUPS = f"{LIBRARY}/groups/sampler.py"
 PYTHONS_OWN = sysconfig.get_path("stdlib")
@@ -80,29 +106,3 @@ def test_what_libraries_do_around_the_users_innermost_frame(
         code = compile("def run(): pass", file, "exec").co_consts[0]
         frame = CopiedFrame(code, -1, frame)
     assert sites.libraries(frame) == (imported, caller)
-
-
-@pytest.mark.parametrize(
-    ("words", "is_users"),
-    [
-        (["python", "train.py"], False),
-        (["python", "-uc", "import train"], True),
-        (["python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main()"], False),
-        (["python", "-c", "from multiprocessing.forkserver import main; main()"], False),
-    ],
-)
-def test_executed_text_is_the_users_where_it_is_the_script(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], is_users: bool
-) -> None:
-    monkeypatch.setattr("sys.orig_argv", words)
-    monkeypatch.setattr("sys.argv", ["-c" if len(words) > 2 else words[1]])
-    sites = CallSites(EventLog(str(tmp_path), role="script"), "/project")
-    assert sites.is_user_code(code_in("<string>")) is is_users
-
-
-def test_the_line_that_executes_text_is_its_place(tmp_path: Path) -> None:
-    log = EventLog(str(tmp_path), role="script")
-    sites = CallSites(log, "/project")
-    called = {"find": sites.find, "frame": sys._getframe}
-    exec("number = find(frame())", called)
-    assert json.loads(log.text_of(called["number"]))[0] == __file__
