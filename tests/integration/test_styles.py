@@ -185,7 +185,7 @@ for epoch in range(2):
     with torch.no_grad(), timed("evaluation"):
         total = sum(mse(model(x), y).item() for x, y in validation)
     model.train()
-# ---- some training batches evaluated, by break or count | 12 12 2 12 | key=evaluation without=
+# ---- training batches evaluated, to a break or a count | 12 12 2 12 | key=evaluation without=
 model, optimizer = fresh()
 loader = make_loader()
 for epoch in range(2):
