@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis.summary.code import Numerics
 from trainprof.analysis.summary.device import Device
 from trainprof.analysis.summary.finding import (
     COMES_ONCE,
@@ -185,10 +184,10 @@ def without_findings(device: str | None = None, **per_step_s: float) -> str:
     return section(**NOTHING, training=training, run=replace(HEALTHY.run, device=device))
 
 
-def on_device(busy: float, numerics: Numerics | None) -> str:
+def on_device(busy: float) -> str:
     device = Device(0, "cuda:0", [busy, 0.97], {}, {}, None, None, 200)
     run = replace(HEALTHY.run, device="cuda:0")
-    return section(**NOTHING, run=run, devices=[device], numerics=numerics)
+    return section(**NOTHING, run=run, devices=[device])
 
 
 def with_finding(name: str, device: str | None = None, **per_step_s: float) -> str:
@@ -225,11 +224,8 @@ def test_what_no_rule_judges(gallery):
             "Python": without_findings(other=0.1, data_wait=0.1),
             "recomputing": without_findings(recompute=8, forward=92),
             "on a device": without_findings("cuda:0", forward=0.05, backward=0.05),
-            "highest precision": on_device(0.95, Numerics("float32", "highest")),
-            "high precision": on_device(0.95, Numerics("float32", "high")),
-            "bfloat16": on_device(0.95, Numerics("bfloat16", "highest")),
-            "precision unknown": on_device(0.95, None),
-            "mostly idle": on_device(0.3, Numerics("float32", "highest")),
+            "a busy device": on_device(0.95),
+            "mostly idle": on_device(0.3),
             "with a finding": with_finding("saturated_cpu", **parts),
             "with one of backward": with_finding("unused_gradients", **parts),
             "with one that slows all of computing": with_finding("thread_count", **parts),
@@ -254,6 +250,7 @@ def test_what_no_rule_judges(gallery):
 
 LINES = ("Lines", "time each line:", "trainprof lines -m kws.train --epochs '2 3'")
 VERIFY = ("Verify", "measure that:", "trainprof tune -m kws.train --epochs '2 3'")
+VERIFY_NUMERICS = (*VERIFY[:2], VERIFY[2].replace("tune", "tune --allow-numerics"))
 WORDS = ["-m", "kws.train", "--epochs", "2 3"]
 IN_LOOP = summaries.finding(id="python_in_loop", is_tried_by_tune=False)
 ON_DEVICE = replace(SLOW.run, command=WORDS, device="cuda:0")
@@ -263,6 +260,7 @@ ON_DEVICE = replace(SLOW.run, command=WORDS, device="cuda:0")
     ("words", "changes", "commands"),
     [
         (WORDS, {}, [VERIFY]),
+        (WORDS, {"findings": [summaries.finding(id="full_precision")]}, [VERIFY_NUMERICS]),
         (WORDS, {"findings": [IN_LOOP]}, [LINES]),
         (WORDS, {"findings": [summaries.finding(id="slow_optimizer", is_tried_by_tune=False)]}, []),
         (WORDS, {"findings": [summaries.finding(change={}, is_tried_by_tune=False)]}, [LINES]),

@@ -276,26 +276,14 @@ def _loss_s(summary: RunSummary) -> float:
 
 
 def _not_judged_of_device(summary: RunSummary) -> str:
-    """Returns what a device computes, where that is most of training, and in what."""
+    """Returns what a device computes, where that is most of training."""
     busy = summary.device_busy_share
     if busy is None or busy < _MOSTLY_AT_WORK:
         return ""
-    unjudged = (
+    return (
         f" Not judged: what the device computes (at work in at least {percent(busy)} of "
         f"{summary.time_of_devices})."
     )
-    numerics = summary.numerics
-    if numerics is not None and numerics.parameters == "float32":
-        ways = "torch.autocast, where the script has none,"
-        if numerics.products == "highest":
-            ways += " and torch.set_float32_matmul_precision('high')"
-        unjudged += (
-            f" Parameters are float32: {ways} may make it much faster, and change the numbers"
-        )
-        if numerics.products == "highest":
-            unjudged += "; trainprof tune --allow-numerics measures the second"
-        unjudged += "."
-    return unjudged
 
 
 def next_commands(summary: RunSummary) -> list[tuple[str, str, str]]:
@@ -305,8 +293,10 @@ def next_commands(summary: RunSummary) -> list[tuple[str, str, str]]:
         return []
     if summary.lines is None and _sends_to_lines(summary):
         commands.append(("Lines", "time each line:", f"trainprof lines {command}"))
-    if any(finding.is_tried_by_tune for finding in summary.findings):
-        commands.append(("Verify", "measure that:", f"trainprof tune {command}"))
+    tried = [finding.traits for finding in summary.findings if finding.is_tried_by_tune]
+    if tried:
+        option = "--allow-numerics " if any(x.changes_numbers for x in tried) else ""
+        commands.append(("Verify", "measure that:", f"trainprof tune {option}{command}"))
     return commands
 
 
