@@ -71,6 +71,7 @@ class TorchSettings:
         is_data_parallel: By DistributedDataParallel: ranks wait for one another inside the model.
         looped, own: In the order of their first steps.
         unfused: Those of torch's optimizers that could be fused and are not, on a device too.
+        reloads_loaders: Lightning's Trainer builds loaders again for later epochs.
         optimizers: How many made a step, as far as recorded.
         decomposes_in_float64: The script's text decomposes matrices, where it trains in float64.
         convolves_in_float64: Parameters may be such weights of convolutions.
@@ -84,6 +85,7 @@ class TorchSettings:
     looped: list[LoopedOptimizer] = field(default_factory=list)
     unfused: tuple[OptimizerCall, ...] = ()
     trains_by_lightning: bool = False
+    reloads_loaders: bool = False
     own: list[OwnOptimizer] = field(default_factory=list)
     optimizers: int = 0
     numerics: Numerics | None = None
@@ -125,6 +127,7 @@ def torch_settings(
         ),
         unfused=tuple(dict.fromkeys(_unfused(x, sites) for x in records if x.get("unfused"))),
         trains_by_lightning=is_noted("trains_by_lightning"),
+        reloads_loaders=is_noted("reloads_loaders"),
         own=spent.with_others([own for x in records if (own := _own(x, sites, spent)) is not None]),
         optimizers=len(threads),
         numerics=None if numerics is None else _numerics(numerics, operators, sites),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum
 from typing import Any
 
 import numpy as np
@@ -46,14 +45,16 @@ from trainprof.analysis.run.run_part import (
 )
 from trainprof.analysis.stacks.hot_lines import WorkerFetches
 from trainprof.analysis.stacks.loop_code import StacksPart, stacks_part
-from trainprof.analysis.summary.code import Compilation, hottest
+from trainprof.analysis.stacks.outside_loop import startup_and_shutdown
+from trainprof.analysis.summary.code import Compilation, OutsideLoop, hottest
 from trainprof.analysis.summary.device import MemoryGrowth, SyncPoint, Transfer
+from trainprof.analysis.summary.levels import MANY_STEPS
 from trainprof.analysis.summary.loader import Loader, cost_s
-from trainprof.analysis.summary.run import UNJUDGED, Phases, System, Training
+from trainprof.analysis.summary.run import COMPUTE_KEYS, UNJUDGED, Phases, System, Training
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.timeline.intervals import Coverage
+from trainprof.analysis.timeline.intervals import Coverage, own_inside_ns
 from trainprof.analysis.timeline.iterations import TRAINING, epoch_starts
-from trainprof.analysis.timeline.ledger import update_seconds
+from trainprof.analysis.timeline.ledger import KEY, update_seconds
 from trainprof.analysis.timeline.step_table import StepTable, shares_of_steps
 from trainprof.analysis.timeline.timeline_part import TimelinePart, timeline_part
 
@@ -101,6 +102,8 @@ class _Parts:
     torch: TorchSettings
     stacks: StacksPart
     collectives: Collectives
+    startup: OutsideLoop | None
+    shutdown: OutsideLoop | None
 
 
 def numbers_of(run: Analysed) -> ProcessNumbers:
@@ -134,7 +137,8 @@ def numbers_of(run: Analysed) -> ProcessNumbers:
         fetches=_worker_fetches(loading, training),
     )
     parts = _Parts(
-        loading, time, training, system, device, compilations, compiling, torch, stacks, collectives
+        *(loading, time, training, system, device, compilations, compiling, torch, stacks),
+        *(collectives, *startup_and_shutdown(run, time.attribution)),
     )
     summary = _summary(run, parts)
     return ProcessNumbers(
@@ -185,9 +189,11 @@ def _summary(run: Analysed, parts: _Parts) -> RunSummary:
         part_lines=stacks.part_lines,
         python_in_model=stacks.python_in_model,
         element_reads=stacks.element_reads,
-        loss_in_loop_s=None if loss is None else fsum(loss.values()),
+        loss_in_loop_s=None if loss is None else stacks.loss_s,
         loss_by_place=loss or {},
         once_in_loop_s=stacks.once_s,
+        startup=parts.startup,
+        shutdown=parts.shutdown,
         beside_share=stacks.beside_share,
         placements=device.placements,
         not_observed=not_observed(
@@ -216,6 +222,7 @@ def _evidence(run: Analysed, parts: _Parts) -> Evidence:
     return Evidence(
         wall_s=time.account.wall_s,
         startup_s=time.account.seconds["startup"],
+        startup=parts.startup,
         training_s=training_s,
         training=spent_s,
         has_device=run.metadata.device() is not None,
@@ -235,8 +242,16 @@ def _evidence(run: Analysed, parts: _Parts) -> Evidence:
         waits_at=line.site if line is not None and is_wait else None,
         python_in_model=stacks.python_in_model,
         loss_in_loop_s=stacks.loss_s,
-        compiling_s=parts.compiling.total_ns() / 1e9,
+        compiling_s=_compiling_s(run, parts),
+        few_steps=time.steps if training.steady_steps < MANY_STEPS else None,
     )
+
+
+def _compiling_s(run: Analysed, parts: _Parts) -> float:
+    """Returns what of forward, backward and optimizer torch.compile took."""
+    events, nesting = run.timeline.events, run.timeline.nesting
+    computes = np.isin(parts.time.attribution.key, [KEY[name] for name in COMPUTE_KEYS])
+    return float(own_inside_ns(parts.compiling, events, nesting)[computes].sum()) / 1e9
 
 
 def _evaluated_loader(loaders: list[Loader], spent_s: float, training: Training) -> Loader | None:

@@ -95,6 +95,56 @@ class HottestLine:
 
 
 @dataclass(frozen=True, slots=True)
+class OutsideLine:
+    """A line that start-up or shutdown goes to.
+
+    Attributes:
+        site: The user's file:line; None where none is on the stack (exit handlers).
+        function: Its name; without a line the outermost function, with its package.
+        seconds: With all that it calls, but for what has a line of its own.
+        called_by: The library's function that called it, None where the user's code did.
+        called_from: The user's lines that lead to it, innermost first.
+    """
+
+    site: str | None
+    function: str
+    seconds: float
+    called_by: str | None = None
+    called_from: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportTime:
+    """What importing a package takes, with all that it imports itself.
+
+    Attributes:
+        package: As the user's code imports it; "standard library" for Python's own.
+        site: The user's line with most of it.
+    """
+
+    package: str
+    site: str | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideLoop:
+    """What start-up or shutdown goes to, most time first, by samples of the main thread.
+
+    Attributes:
+        exit_s: Of shutdown, what comes after the exit handlers; None in start-up and if unknown.
+    """
+
+    lines: list[OutsideLine] = field(default_factory=list)
+    imports: list[ImportTime] = field(default_factory=list)
+    exit_s: float | None = None
+
+    @property
+    def imports_s(self) -> float:
+        return sum(package.seconds for package in self.imports)
+
+
+@dataclass(frozen=True, slots=True)
 class PythonInModel:
     """Python code inside forward, loss and backward that is none of torch's operators.
 

@@ -103,6 +103,7 @@ class Finding:
         steps: Those that show it best: step (from 0), seconds, part_s of them.
         verify: How to see whether it is true.
         is_tried_by_tune: `tune` measures its change.
+        low_confidence: Why its gain is little sure, "" where it is as sure as its interval.
         traits: What all findings of its rule have in common.
     """
 
@@ -124,6 +125,7 @@ class Finding:
     verify: str = ""
     of_steps: bool = False
     is_tried_by_tune: bool = False
+    low_confidence: str = ""
     traits: RuleTraits = field(default_factory=RuleTraits)
 
 
@@ -132,6 +134,7 @@ IN_NOISE: Final = "noise"
 LITTLE: Final = "little"
 MAY_LOSE: Final = "may_lose"
 SYMPTOM: Final = "symptom"
+SOME_RANKS: Final = "some_ranks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +145,9 @@ class PassedOver:
         finding: As the rule found it.
         why: noise: its gain stays under what the run's own noise lets show; little: it would not
             be worth a change; may_lose: it may as well cost something; symptom: it comes of
-            another finding.
-        least_gain: From which gain on it would be told, as a share of the pace; None where that is
-            not the reason.
+            another finding; some_ranks: not every rank has it.
+        least_gain: From which gain on it would be reported, as a share of the pace; None where that
+            is not the reason.
         root: Of a symptom: the finding that it comes of.
     """
 

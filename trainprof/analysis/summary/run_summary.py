@@ -17,6 +17,7 @@ from trainprof.analysis.summary.code import (
     HottestLine,
     LineCost,
     Numerics,
+    OutsideLoop,
     PythonInModel,
     UnsharedData,
 )
@@ -32,6 +33,7 @@ from trainprof.analysis.summary.device import (
     Transfer,
 )
 from trainprof.analysis.summary.finding import Finding, PassedOver
+from trainprof.analysis.summary.levels import MIN_STEADY_STEPS
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import (
     Epoch,
@@ -123,6 +125,14 @@ class DataAndDevices:
         return any(loader.num_workers for loader in self.loaders)
 
     @property
+    def taken_by_others(self) -> str:
+        """That other programs took so much of the CPU that the run's times show it, else ""."""
+        cpu = None if self.system is None else self.system.shared_cpu
+        if cpu is None or not cpu.is_disturbed:
+            return ""
+        return f"other programs kept {cpu.others_share * cpu.cores:.1f} of {cpu.cores} cores busy"
+
+    @property
     def time_of_devices(self) -> str:
         """What shares of a device's time are of, in words."""
         return AFTER_WARMUP if any(device.warmup_s for device in self.devices or ()) else "training"
@@ -149,6 +159,7 @@ class CodeTimes:
             in older runs. `loss_by_place`: the same, split as a ledger's `other_by_place`.
         once_in_loop_s: Of "other": what happens once, in the first steps and as torch.compile
             compiles; None in older runs.
+        startup, shutdown: Where those rows of the ledger are spent; None: not sampled.
         beside_share: Of the stack samples of training, those that met another Python thread at
             work; None with too few.
         compilations: What torch.compile took, by line.
@@ -163,6 +174,8 @@ class CodeTimes:
     loss_in_loop_s: float | None = None
     loss_by_place: dict[str, float] = field(default_factory=dict)
     once_in_loop_s: float | None = None
+    startup: OutsideLoop | None = None
+    shutdown: OutsideLoop | None = None
     beside_share: float | None = None
     compilations: list[Compilation] = field(default_factory=list)
     numerics: Numerics | None = None
@@ -223,3 +236,9 @@ class RunSummary(Tuned, Diagnosed, Processes, CodeTimes, DataAndDevices, RunTime
     """Everything a run showed: six groups, one object in the JSON."""
 
     schema_version: int = SUMMARY_SCHEMA_VERSION
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether rules were asked: there were steps enough, and none was slowed by timing."""
+        is_known = self.findings_from is not None or self.verdict.bottleneck != "unknown"
+        return is_known and self.training.steady_steps >= MIN_STEADY_STEPS

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainprof.analysis.summary.run import LEDGER_KEYS, Ledger
+from trainprof.analysis.summary.run import LOADER_KEYS as LOADER_KEYS
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
 from trainprof.analysis.timeline.intervals import Coverage, own_inside_ns
 from trainprof.record.schema import Kind, SyncFlag
@@ -20,7 +21,6 @@ _AROUND: Final = -1  # the time belongs to whatever lies around the event
 
 # Inside a loader's call only these keep their own name; the rest is data loading.
 _OWN_INSIDE_LOADER: Final = ("transfer", "sync", "checkpoint", "gc")
-LOADER_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
 LOADER_KINDS: Final = (
     Kind.LOADER_INIT,
     Kind.LOADER_RESET,

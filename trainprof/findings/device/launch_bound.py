@@ -133,6 +133,7 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=110,
+    by_timing=True,
     traits=RuleTraits(keys=[*COMPUTE_KEYS], gain="estimate"),
     # Memory that was given back has to be asked for again, while kernels are launched.
     explained_by=("exposed_syncs",),

@@ -19,10 +19,12 @@ from support.findings import (
     with_slow_starts,
 )
 
+from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
 from trainprof.findings.diagnose import diagnose
 from trainprof.findings.gain import FASTER_REST
+from trainprof.findings.run_context import RunContext
 
 KEPT = {"persistent_workers": True}
 WITHOUT = {"num_workers": 0}
@@ -32,6 +34,11 @@ def restarted(start_s: float = 0.1, fetch_s: float = 0.004, **loader: Any) -> Pl
     """Two workers that take 100 ms to start in each of ten epochs."""
     planted = Planted(workers=2, fetch_s=fetch_s, compute_s=0.01, passes=10, start_s=start_s)
     return planted.having(**loader)
+
+
+def reloaded(planted: Planted) -> RunContext:
+    """Lightning's Trainer builds its loader again for each epoch."""
+    return case_of(planted, torch=TorchSettings(reloads_loaders=True))
 
 
 def begun(*starts_s: float, **loader: Any) -> Planted:
@@ -83,6 +90,17 @@ test_worker_restart = reports(
         # Started again for each epoch.
         "restarts": row(restarted(), change=KEPT, **A_LATER),
         "built for each": row(restarted(built=10), change={}, **A_LATER),
+        "reloaded": row(reloaded(restarted(built=10)), change={}, **A_LATER),
+        "reloaded, persistent workers": row(
+            reloaded(restarted(built=10, persistent_workers=True)), change={}, **A_LATER
+        ),
+        # Of 19 iterators, each of which takes 100 ms, 10 are used: so long do those wait, too.
+        "reloaded, with two iterators each": row(
+            reloaded(restarted(built=10, init_s=summaries.statistics(0.1, n=19))),
+            change={},
+            saved_s=18 * 0.1 + 9 * 0.1,
+            rel=0.12,
+        ),
         "folds": row(restarted(built=5), change=KEPT, saved_s=0.5, rel=0.12),
         "what persistent workers would not see": row(restarted(**LEVEL), change={}, **A_LATER),
         "epochs that overlap": row(restarted(fetch_s=0.02, overlaps=True), change={}),
