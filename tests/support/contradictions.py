@@ -172,7 +172,7 @@ def _of_findings(summary: RunSummary, page: str) -> Iterator[str]:
         yield f"the page has the findings {named}, the summary {expected}"
     if len({finding.id for finding in summary.findings}) < len(expected):
         yield f"a rule has two findings: {expected}"
-    if not summary.is_judged and summary.findings:
+    if summary.findings_from is None and summary.findings:
         yield "findings, and nothing was judged"
     if bool(summary.findings) and bool(_NOTHING.search(page)):
         yield "findings, and none that would gain anything"

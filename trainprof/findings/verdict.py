@@ -36,6 +36,7 @@ STARTUP_MIN_WALL_S: Final = 60.0
 _SAME_SHARE: Final = 0.15
 # Of the waiting for all loaders: one that has so much of it is the one that is waited for.
 _ALONE_SHARE: Final = 0.9
+_STARTS: Final = tuple(key for key in LOADER_KEYS if key != "data_wait")
 _HOST_KEYS: Final = ("other", "gc")
 _HIDDEN_BY_A_DEVICE: Final = ("data", "host")
 # Host time here is mostly the device at work: never a culprit until device time is known.
@@ -93,9 +94,10 @@ def verdict(evidence: Evidence) -> Verdict:
         return Verdict("unknown", f"{text} over {site}" if site else text, None, None, site)
     if evidence.steps.steady_steps < MIN_STEADY_STEPS:
         counted = number_of(evidence.steps.steady_steps, "steady step")
+        longer = f": {_LONGER}" if evidence.steps.steps else ""
         return Verdict(
             "unknown",
-            f"NOT ENOUGH DATA for a verdict: {counted} seen, {MIN_STEADY_STEPS} needed: {_LONGER}",
+            f"NOT ENOUGH DATA for a verdict: {counted} seen, {MIN_STEADY_STEPS} needed{longer}",
         )
     if evidence.wall_s >= STARTUP_MIN_WALL_S:
         share = evidence.startup_s / evidence.wall_s
@@ -147,8 +149,11 @@ def _within_intervals(evidence: Evidence, steps: StepTable) -> Iterator[Evidence
                 yield replace(evidence, device=replace(device, idle=idle))
         return
     steps_s = {key: float(ns[steady].mean()) * len(ns) / 1e9 for key, ns in steps.per_step.items()}
-    # What lies between steps is known as it is.
+    # What lies between steps and epochs is known as it is, but for what begins the run.
+    later = steps.border & ~steady & (np.arange(len(steps)) >= steps.steady.warmup)
     between_s = {
+        key: float(steps.per_step[key][later].sum()) / 1e9 for key in _STARTS if key in steps_s
+    } | {
         key: max(evidence.training.get(key, 0.0) - np.sum(steps.per_step.get(key, 0)) / 1e9, 0.0)
         for key in ("evaluation", "checkpoint")
     }

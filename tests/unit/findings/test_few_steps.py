@@ -99,6 +99,26 @@ def test_what_few_steps_show(
     assert [finding.id for finding in summary.findings] == findings
 
 
+@pytest.mark.parametrize(
+    ("epochs", "bottleneck"),
+    [pytest.param(4, "data", id="recur"), pytest.param(1, "unknown", id="once, may be all")],
+)
+def test_starts_of_epochs_that_recur_are_a_part_of_training(
+    epochs: int, bottleneck: str, tmp_path: Path
+) -> None:
+    run = FakeRun()
+    loader, optimizer = run.loader(num_workers=2, prefetch_factor=2), run.optimizer()
+    for _ in range(epochs):
+        run.iterate(loader, 300 * MS)
+        for batch in range(16 // epochs):
+            run.next(loader, (600 if batch == 0 else 1) * MS)
+            run.learn(optimizer, forward=60 * MS, backward=90 * MS)
+        run.stop(loader)
+    summary = run.summary(tmp_path)
+    assert 6 <= summary.training.steady_steps < 20
+    assert summary.verdict.bottleneck == bottleneck
+
+
 def test_what_is_said_of_too_few_and_of_too_different_steps(tmp_path: Path, golden: Any) -> None:
     runs = {
         "five": [WAITING] * 6,

@@ -18,7 +18,7 @@ from trainprof.analysis.stacks.samples import (
     thread_samples,
 )
 from trainprof.analysis.summary.code import ImportTime, OutsideLine, OutsideLoop
-from trainprof.analysis.timeline.ledger import KEY, Attribution, Window
+from trainprof.analysis.timeline.ledger import KEY, Attribution, Window, uncovered_ns
 from trainprof.record.schema import Kind
 
 # A sample stands for the time since the one before; for no more, as processes fork meanwhile.
@@ -49,8 +49,8 @@ def startup_and_shutdown(
     marks = process.logs[-1].marks if process.logs else []
     ended = next((at for kind, _, at, *_ in marks if kind == Kind.PROCESS_END), window.end)
     if window.loop_end <= ended < window.end:
-        exit_s = (window.end - ended) / 1e9
-        shutdown = replace(shutdown or OutsideLoop(), exit_s=exit_s)
+        exit_ns = uncovered_ns(events, attribution, ended, window.end)
+        shutdown = replace(shutdown or OutsideLoop(), exit_s=exit_ns / 1e9)
     return startup, shutdown
 
 

@@ -33,7 +33,7 @@ from trainprof.analysis.summary.device import (
     Transfer,
 )
 from trainprof.analysis.summary.finding import Finding, PassedOver
-from trainprof.analysis.summary.levels import MIN_STEADY_STEPS
+from trainprof.analysis.summary.levels import MANY_STEPS, MIN_STEADY_STEPS
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import (
     Epoch,
@@ -239,6 +239,8 @@ class RunSummary(Tuned, Diagnosed, Processes, CodeTimes, DataAndDevices, RunTime
 
     @property
     def is_judged(self) -> bool:
-        """Whether rules were asked: there were steps enough, and none was slowed by timing."""
-        is_known = self.findings_from is not None or self.verdict.bottleneck != "unknown"
-        return is_known and self.training.steady_steps >= MIN_STEADY_STEPS
+        """Whether rules were asked, and had data enough to find their causes."""
+        if self.verdict.bottleneck != "unknown":
+            return self.training.steady_steps >= MIN_STEADY_STEPS
+        # Of a device it may be unknown what it was idle for.
+        return self.findings_from is not None and self.training.steady_steps >= MANY_STEPS

@@ -172,9 +172,9 @@ def ledger(events: Events, attribution: Attribution, window: Window) -> Ledger:
     totals = _totals_ns(attribution)
     totals["evaluation"] = _length(attribution.segments)
     gaps = {
-        "startup": _uncovered(events, attribution, window.start, window.loop_start),
-        "other": _uncovered(events, attribution, window.loop_start, window.loop_end),
-        "shutdown": _uncovered(events, attribution, window.loop_end, window.end),
+        "startup": uncovered_ns(events, attribution, window.start, window.loop_start),
+        "other": uncovered_ns(events, attribution, window.loop_start, window.loop_end),
+        "shutdown": uncovered_ns(events, attribution, window.loop_end, window.end),
     }
     for name, gap in gaps.items():
         totals[name] += gap
@@ -279,8 +279,8 @@ def step_wall_ns(starts: Int64, ends: Int64, segments: Int64) -> Int64:
     return np.maximum(wall - lost.astype(np.int64), 0)
 
 
-def _uncovered(events: Events, attribution: Attribution, start: int, end: int) -> int:
-    """Time in [start, end) outside of outermost events and evaluation, which are disjoint."""
+def uncovered_ns(events: Events, attribution: Attribution, start: int, end: int) -> int:
+    """Returns what of [start, end) is outside of outermost events and evaluation, disjoint."""
     covered = 0
     top, segments = attribution.top, attribution.segments
     for first in range(0, len(top), _BLOCK):

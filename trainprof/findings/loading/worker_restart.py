@@ -290,6 +290,15 @@ def _of_first_batch(context: RunContext, feeder: Feeder) -> Finding | None:
         return None
     made = loader.fetch.wall_s if loader.fetch is not None else None
     is_of_making = made is not None and made.max >= _MOST * first_s
+    line = None if is_of_making else _line_of_first(context, feeder)
+    advice = (
+        "a smaller dataset object that opens its data lazily, in the worker; fewer imports at the "
+        "top of the script, which spawned workers repeat"
+    )
+    if is_of_making or not loader.num_workers:
+        advice = "less to open, read or work out before the first sample"
+    if line is not None:
+        advice = f"less work at {place(line)} before the first batch, or keep its result in a file"
     return loader_finding(
         context,
         feeder,
@@ -297,13 +306,23 @@ def _of_first_batch(context: RunContext, feeder: Feeder) -> Finding | None:
         f"the first batch came {span(first_s)} after it was asked for: "
         f"{percent(first_s / context.wall_s)} of the run",
         outside_steps(context, spent_s),
-        advice="less to open or read before the first sample"
-        if is_of_making
-        else "a smaller dataset object that opens its data lazily, in the worker; fewer imports at "
-        "the top of the script, which spawned workers repeat",
+        advice=advice,
+        also=[]
+        if line is None
+        else ["; ".join([f"{share_of(line)} of it goes there", *caller(line)])],
         evidence={"first_batch_s": first_s, COMES_ONCE: True},
+        site=line.site if line is not None else None,
         is_of_making=is_of_making,
     )
+
+
+def _line_of_first(context: RunContext, feeder: Feeder) -> HotLine | None:
+    """Returns the line that most goes to ahead of the first batch, unless training waits there."""
+    line = _line_of_starts(context, feeder, is_of_sampler=True)
+    if line is None or not feeder.loader.num_workers:
+        return line
+    waits = context.hot_line("data_wait")
+    return line if waits is not None and waits.site != line.site else None
 
 
 def _worth(context: RunContext, feeder: Feeder, seconds: float) -> float | None:

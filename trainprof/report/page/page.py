@@ -211,6 +211,7 @@ _GIVING_WAY: Final[tuple[Section, ...]] = (
     device.transfers_section,
     sections.system_section,
     gpus_section,
+    sections.outside_section,
     sections.epochs_section,
     sections.steps_section,
     sections.closing_section,
@@ -218,11 +219,14 @@ _GIVING_WAY: Final[tuple[Section, ...]] = (
 _BOTTLENECK_SECTIONS: Final[Mapping[str, Section]] = {
     "transfer": device.transfers_section,
     "sync": device.syncs_section,
+    "startup": sections.outside_section,
 }
 # In groups with a blank line between them.
 _VERBOSE_PAGE: Final[tuple[tuple[Section, ...], ...]] = (
-    (details.phase_details, sections.outside_section),
-    (sections.steps_section, details.step_details),
+    (
+        *(details.phase_details, sections.outside_section),
+        *(sections.steps_section, details.step_details),
+    ),
     (details.training_details, sections.epochs_section),
     (sections.loaders_section, loader_details),
     (*_DEVICES, *_CALLS, memory.device_memory_details),

@@ -70,7 +70,7 @@ _NARROW: Final = 0.05
 
 def outside_section(summary: RunSummary, page: Page) -> list[Text]:
     """Where start-up and shutdown go, if they are much of the run."""
-    said = outside_words(summary)
+    said = [] if page.is_brief else outside_words(summary)
     return [line for label, words in said for line in page.labelled(label, words)]
 
 

@@ -114,6 +114,32 @@ test_worker_restart = reports(
         "a later epoch": row(begun(0.01, 4.0, 0.01), change={}, saved_s=4.0, rel=0.12),
         # What comes once.
         "a late first batch": row(opened_late(), change={}, saved_s=8.0, comes_once=True),
+        "a line ahead of the first batch": row(
+            with_summary(case_of(begun(8.0)), part_lines=[at_line()]),
+            "data.py:36",
+            change={},
+            saved_s=8.0,
+            comes_once=True,
+        ),
+        "a sampler ahead of workers": row(
+            with_summary(
+                case_of(opened_late()),
+                part_lines=[at_line("loader_start"), at_line("data_wait", "train.py:50")],
+            ),
+            "data.py:36",
+            change={},
+            saved_s=8.0,
+            comes_once=True,
+        ),
+        "workers that training waits for": row(
+            with_summary(
+                case_of(opened_late()),
+                part_lines=[at_line(x, "train.py:50") for x in ("first_batch", "data_wait")],
+            ),
+            change={},
+            saved_s=8.0,
+            comes_once=True,
+        ),
         "a late stream": row(begun(8.0, **STREAM), change={}, saved_s=8.0, comes_once=True),
         # Workers that cost more than they save: two and a half times by the model, and more, as
         # what sends batches beside it goes, too.
