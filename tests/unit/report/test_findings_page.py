@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis.summary.code import Collective, HotLine, HottestLine, Numerics
+from trainprof.analysis.summary.code import Collective, HotLine, HottestLine
 from trainprof.analysis.summary.device import Device
 from trainprof.analysis.summary.finding import (
     COMES_ONCE,
@@ -217,13 +217,12 @@ def lines_of(*lines: list[Any], loss: float = 0.0) -> str:
 
 def on_device(
     busy: float,
-    numerics: Numerics | None,
     idle: Mapping[str, float] | None = None,
     **seconds: float,
 ) -> str:
     device = Device(0, "cuda:0", [busy, 0.97], idle or {}, {}, None, None, 200, seconds)
     run, phases = replace(HEALTHY.run, device="cuda:0"), Phases(1.0, 100.0, 1.0)
-    return section(**NOTHING, run=run, phases=phases, devices=[device], numerics=numerics)
+    return section(**NOTHING, run=run, phases=phases, devices=[device])
 
 
 def with_finding(name: str, device: str | None = None, **per_step_s: float) -> str:
@@ -271,12 +270,10 @@ def test_what_no_rule_judges(gallery):
                 forward=0.1, verdict=EVALUATION
             ),
             "on a device, unknown": without_findings("cuda:0", forward=0.05, backward=0.05),
-            "on a device": on_device(0.6, None, forward=30.0, backward=60.0),
-            "on a device that waits": on_device(0.3, None, idle={"loader_s": 40.0}, forward=1),
-            "highest precision": on_device(0.95, Numerics("float32", "highest")),
-            "high precision": on_device(0.95, Numerics("float32", "high")),
-            "bfloat16": on_device(0.95, Numerics("bfloat16", "highest")),
-            "mostly idle": on_device(0.3, Numerics("float32", "highest")),
+            "on a device": on_device(0.6, forward=30.0, backward=60.0),
+            "on a device that waits": on_device(0.3, idle={"loader_s": 40.0}, forward=1),
+            "a busy device": on_device(0.95),
+            "mostly idle": on_device(0.3),
             "with a finding": with_finding("saturated_cpu", **parts),
             "with one of backward": with_finding("unused_gradients", **parts),
             "with one that slows all of computing": with_finding("thread_count", **parts),
@@ -301,6 +298,7 @@ def test_what_no_rule_judges(gallery):
 
 LINES = ("Lines", "time each line:", "trainprof lines -m kws.train --epochs '2 3'")
 VERIFY = ("Verify", "measure that:", "trainprof tune -m kws.train --epochs '2 3'")
+VERIFY_NUMERICS = (*VERIFY[:2], VERIFY[2].replace("tune", "tune --allow-numerics"))
 WORDS = ["-m", "kws.train", "--epochs", "2 3"]
 IN_WAIT: Any = ("f", "data_wait", "training", [0.5, 0.6], 90)
 IN_LOOP = summaries.finding(id="python_in_loop", is_tried_by_tune=False)
@@ -311,6 +309,7 @@ ON_DEVICE = replace(SLOW.run, command=WORDS, device="cuda:0")
     ("words", "changes", "commands"),
     [
         (WORDS, {}, [VERIFY]),
+        (WORDS, {"findings": [summaries.finding(id="full_precision")]}, [VERIFY_NUMERICS]),
         (WORDS, {"findings": [IN_LOOP]}, [LINES]),
         (WORDS, {"findings": [summaries.finding(id="slow_optimizer", is_tried_by_tune=False)]}, []),
         (WORDS, {"findings": [summaries.finding(change={}, is_tried_by_tune=False)]}, [LINES]),

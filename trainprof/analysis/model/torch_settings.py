@@ -14,10 +14,11 @@ from trainprof.analysis.run.metadata import (
     integer,
     integers,
 )
-from trainprof.analysis.summary.code import Numerics
+from trainprof.analysis.summary.code import Numerics, Operators
 from trainprof.record.schema import Topic
 
 _LOOPED: Final = "looped_optimizer"
+_COUNTED: Final = ("matmuls", "convolutions", "convolutions_2d", "lower", "opaque")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,10 @@ def torch_settings(
     records = metadata.environment()
     spent = _Updates(updates_s, metadata.texts[Topic.OPTIMIZER], records)
     threads = _integers(records, "torch_threads")
-    numerics = [note for x in records if isinstance(note := x.get("numerics"), dict)]
+    numerics, operators = (
+        next((note for x in records if isinstance(note := x.get(key), dict)), None)
+        for key in ("numerics", "operators")
+    )
 
     def is_noted(key: str) -> bool:
         return any(x.get(key) is True for x in records)
@@ -126,7 +130,7 @@ def torch_settings(
         reloads_loaders=is_noted("reloads_loaders"),
         own=spent.with_others([own for x in records if (own := _own(x, sites, spent)) is not None]),
         optimizers=len(threads),
-        numerics=_numerics(numerics[0], sites) if numerics else None,
+        numerics=None if numerics is None else _numerics(numerics, operators, sites),
         convolves_in_float64=is_noted("convolves_in_float64"),
         decomposes_in_float64=is_noted("decomposes_in_float64"),
         threads_set_at=sites.known(first("threads_set_at")),
@@ -183,12 +187,26 @@ def _integers(records: Sequence[Mapping[str, Any]], key: str) -> list[int]:
     return [value for x in records if (value := integer(x.get(key))) is not None]
 
 
-def _numerics(note: Mapping[str, Any], sites: Sites) -> Numerics:
+def _numerics(
+    note: Mapping[str, Any], operators: Mapping[str, Any] | None, sites: Sites
+) -> Numerics:
     places = [sites.known(number) for number in integers(note.get("sites"))]
+    tf32 = note.get("convolutions_tf32")
     return Numerics(
         str(note.get("parameters", "unknown")),
         str(note.get("products", "unknown")),
         [place for place in places if place is not None],
+        capability=integers(note.get("capability")) or None,
+        convolutions_tf32=tf32 if isinstance(tf32, bool) else None,
+        operators=None if operators is None else _operators(operators),
+    )
+
+
+def _operators(note: Mapping[str, Any]) -> Operators:
+    mixes = note.get("mixes")
+    return Operators(
+        mixes=[str(name) for name in mixes] if isinstance(mixes, list) else [],
+        **{name: max(integer(note.get(name)) or 0, 0) for name in _COUNTED},
     )
 
 

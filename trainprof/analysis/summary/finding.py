@@ -50,6 +50,7 @@ class RuleTraits:
             at most gained has beyond that how little some stack samples tell; else "".
         gain_if: What has to be so for the gain, "": that all of a cost goes.
         lines: always: its reader is sent to line times; without_change: where it names no change.
+        changes_numbers: `tune` tries its change with --allow-numerics alone.
     """
 
     keys: list[str] = field(default_factory=list)
@@ -58,6 +59,7 @@ class RuleTraits:
     gain: str = ""
     gain_if: str = ""
     lines: str = ""
+    changes_numbers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,8 +39,6 @@ _SHOWN_FROM: Final = 1.1
 _CAUTIONS_SHOWN: Final = 2
 _INDENT: Final = 2
 _STYLES: Final = {"high": "bold red", "warn": "bold yellow", "note": "bold"}
-# Of training: with so much of it at work, what a device computes is what takes the time.
-_MOSTLY_AT_WORK: Final = 0.5
 # Parts that consist of the user's own code.
 _OF_LINES: Final = (WAITING, "forward", "loss", "python between")
 # From here on what is at most gained is told beside what is likely.
@@ -196,7 +194,7 @@ def unexplained(summary: RunSummary, page: Page) -> str:
     sentence = f"{opening}: {'; '.join(words)}."
     if any(part.name == WAITING for part in parts):
         sentence += " trainprof tune measures other loader settings."
-    return sentence + (_numerics(summary) if summary.run.is_on_device else "")
+    return sentence
 
 
 def _place_words(part: Part, page: Page) -> str:
@@ -212,22 +210,6 @@ def _place_words(part: Part, page: Page) -> str:
     return f"{words}, {most} {page.site(part.line.site)}"
 
 
-def _numerics(summary: RunSummary) -> str:
-    """Returns how a device may compute much faster what takes most of the time."""
-    busy, numerics = summary.device_busy_share, summary.numerics
-    if busy is None or busy < _MOSTLY_AT_WORK or numerics is None:
-        return ""
-    if numerics.parameters != "float32":
-        return ""
-    ways = "torch.autocast, where the script has none,"
-    if numerics.products == "highest":
-        ways += " and torch.set_float32_matmul_precision('high')"
-    words = f" Parameters are float32: {ways} may make it much faster, and change the numbers"
-    if numerics.products == "highest":
-        words += "; trainprof tune --allow-numerics measures the second"
-    return f"{words}."
-
-
 def next_commands(summary: RunSummary) -> list[tuple[str, str, str]]:
     """Returns label, opening and command of what the page's advice is followed up by."""
     commands, command = [], shlex.join(summary.run.words_again)
@@ -235,8 +217,10 @@ def next_commands(summary: RunSummary) -> list[tuple[str, str, str]]:
         return []
     if summary.lines is None and _sends_to_lines(summary):
         commands.append(("Lines", "time each line:", f"trainprof lines {command}"))
-    if any(finding.is_tried_by_tune for finding in summary.findings):
-        commands.append(("Verify", "measure that:", f"trainprof tune {command}"))
+    tried = [finding.traits for finding in summary.findings if finding.is_tried_by_tune]
+    if tried:
+        option = "--allow-numerics " if any(x.changes_numbers for x in tried) else ""
+        commands.append(("Verify", "measure that:", f"trainprof tune {option}{command}"))
     return commands
 
 
