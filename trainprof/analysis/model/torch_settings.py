@@ -14,10 +14,11 @@ from trainprof.analysis.run.metadata import (
     integer,
     integers,
 )
-from trainprof.analysis.summary.code import Numerics, OptimizerUse
+from trainprof.analysis.summary.code import Numerics, Operators, OptimizerUse
 from trainprof.record.schema import Topic
 
 _LOOPED: Final = "looped_optimizer"
+_COUNTED: Final = ("matmuls", "convolutions", "convolutions_2d", "lower", "opaque")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class TorchSettings:
         looped, own: In the order of their first steps.
         used: All optimizers that were recorded, most time first.
         unfused: Those of torch's optimizers that could be fused and are not, on a device too.
+        reloads_loaders: Lightning's Trainer builds loaders again for later epochs.
         optimizers: How many made a step, as far as recorded.
         decomposes_in_float64: The script's text decomposes matrices, where it trains in float64.
         convolves_in_float64: Parameters may be such weights of convolutions.
@@ -85,6 +87,7 @@ class TorchSettings:
     looped: list[LoopedOptimizer] = field(default_factory=list)
     unfused: tuple[OptimizerCall, ...] = ()
     trains_by_lightning: bool = False
+    reloads_loaders: bool = False
     own: list[OwnOptimizer] = field(default_factory=list)
     used: list[OptimizerUse] = field(default_factory=list)
     optimizers: int = 0
@@ -109,7 +112,10 @@ def torch_settings(
     records = metadata.environment()
     spent = _Updates(updates_s, metadata.texts[Topic.OPTIMIZER], records, calls or {})
     threads = _integers(records, "torch_threads")
-    numerics = [note for x in records if isinstance(note := x.get("numerics"), dict)]
+    numerics, operators = (
+        next((note for x in records if isinstance(note := x.get(key), dict)), None)
+        for key in ("numerics", "operators")
+    )
 
     def is_noted(key: str) -> bool:
         return any(x.get(key) is True for x in records)
@@ -128,10 +134,11 @@ def torch_settings(
         ),
         unfused=tuple(dict.fromkeys(_unfused(x, sites) for x in records if x.get("unfused"))),
         trains_by_lightning=is_noted("trains_by_lightning"),
+        reloads_loaders=is_noted("reloads_loaders"),
         own=spent.with_others([own for x in records if (own := _own(x, sites, spent)) is not None]),
         used=_used(records, sites, spent),
         optimizers=len(threads),
-        numerics=_numerics(numerics[0], sites) if numerics else None,
+        numerics=None if numerics is None else _numerics(numerics, operators, sites),
         convolves_in_float64=is_noted("convolves_in_float64"),
         decomposes_in_float64=is_noted("decomposes_in_float64"),
         threads_set_at=sites.known(first("threads_set_at")),
@@ -195,12 +202,26 @@ def _integers(records: Sequence[Mapping[str, Any]], key: str) -> list[int]:
     return [value for x in records if (value := integer(x.get(key))) is not None]
 
 
-def _numerics(note: Mapping[str, Any], sites: Sites) -> Numerics:
+def _numerics(
+    note: Mapping[str, Any], operators: Mapping[str, Any] | None, sites: Sites
+) -> Numerics:
     places = [sites.known(number) for number in integers(note.get("sites"))]
+    tf32 = note.get("convolutions_tf32")
     return Numerics(
         str(note.get("parameters", "unknown")),
         str(note.get("products", "unknown")),
         [place for place in places if place is not None],
+        capability=integers(note.get("capability")) or None,
+        convolutions_tf32=tf32 if isinstance(tf32, bool) else None,
+        operators=None if operators is None else _operators(operators),
+    )
+
+
+def _operators(note: Mapping[str, Any]) -> Operators:
+    mixes = note.get("mixes")
+    return Operators(
+        mixes=[str(name) for name in mixes] if isinstance(mixes, list) else [],
+        **{name: max(integer(note.get(name)) or 0, 0) for name in _COUNTED},
     )
 
 

@@ -7,11 +7,19 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
-from trainprof.analysis.summary.code import MAKING, Collective, HotLine, PythonInModel, hottest
+from trainprof.analysis.summary.code import (
+    MAKING,
+    Collective,
+    HotLine,
+    OutsideLoop,
+    PythonInModel,
+    hottest,
+)
 from trainprof.analysis.summary.device import KEEPS_UP_IN, Device
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import Training
 from trainprof.analysis.timeline.checkpoints import Checkpoints
+from trainprof.analysis.timeline.step_table import StepTable
 
 # A function that takes less of the making of a batch is not named with it.
 NAMED_FROM_SHARE: Final = 0.25
@@ -91,6 +99,8 @@ class Evidence:
         evaluation_site: The line of the loader that evaluation mostly goes over.
         evaluation_wait_share: Of the evaluation over that loader, what it waits for it.
         ranks: Whose loaders they are: times are means over so many.
+        few_steps: Its steps, where fewer than MANY_STEPS of them are steady; of several ranks those
+            of the first.
     """
 
     wall_s: float
@@ -114,8 +124,10 @@ class Evidence:
     python_in_model: PythonInModel | None = None
     loss_in_loop_s: float = 0.0
     loss_at: str | None = None
+    startup: OutsideLoop | None = None
     evaluation_wait_share: float = 0.0
     ranks: int = 1
+    few_steps: StepTable | None = None
 
     @property
     def communication_s(self) -> float:

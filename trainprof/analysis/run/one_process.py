@@ -45,8 +45,10 @@ from trainprof.analysis.run.run_part import (
 from trainprof.analysis.stacks.hot_lines import WorkerFetches
 from trainprof.analysis.stacks.loop_code import StacksPart, stacks_part
 from trainprof.analysis.stacks.loss_in_loop import sampled_loop
-from trainprof.analysis.summary.code import Compilation, hottest
+from trainprof.analysis.stacks.outside_loop import startup_and_shutdown
+from trainprof.analysis.summary.code import Compilation, OutsideLoop, hottest
 from trainprof.analysis.summary.device import MemoryGrowth, SyncPoint, Transfer
+from trainprof.analysis.summary.levels import MANY_STEPS
 from trainprof.analysis.summary.loader import Loader, cost_s
 from trainprof.analysis.summary.run import UNJUDGED, Phases, System, Training
 from trainprof.analysis.summary.run_summary import RunSummary
@@ -98,6 +100,8 @@ class _Parts:
     torch: TorchSettings
     stacks: StacksPart
     collectives: Collectives
+    startup: OutsideLoop | None
+    shutdown: OutsideLoop | None
 
 
 def numbers_of(run: Analysed) -> ProcessNumbers:
@@ -132,7 +136,8 @@ def numbers_of(run: Analysed) -> ProcessNumbers:
         fetches=_worker_fetches(loading, training),
     )
     parts = _Parts(
-        loading, time, training, system, device, compilations, torch, stacks, collectives
+        *(loading, time, training, system, device, compilations, torch, stacks, collectives),
+        *startup_and_shutdown(run, time.attribution),
     )
     summary = _summary(run, parts)
     return ProcessNumbers(
@@ -186,6 +191,8 @@ def _summary(run: Analysed, parts: _Parts) -> RunSummary:
         loss_in_loop_s=None if loss is None else loss.seconds,
         loss_by_place={} if loss is None else loss.by_place(),
         once_in_loop_s=stacks.once_s,
+        startup=parts.startup,
+        shutdown=parts.shutdown,
         beside_share=stacks.beside_share,
         placements=device.placements,
         not_observed=not_observed(
@@ -216,6 +223,7 @@ def _evidence(run: Analysed, parts: _Parts) -> Evidence:
     return Evidence(
         wall_s=time.account.wall_s,
         startup_s=time.account.seconds["startup"],
+        startup=parts.startup,
         training_s=training_s,
         training=spent_s,
         has_device=run.metadata.device() is not None,
@@ -236,6 +244,7 @@ def _evidence(run: Analysed, parts: _Parts) -> Evidence:
         python_in_model=stacks.python_in_model,
         loss_in_loop_s=0.0 if loss is None else loss.seconds,
         loss_at=None if loss_line is None else loss_line.site,
+        few_steps=time.steps if training.steady_steps < MANY_STEPS else None,
     )
 
 

@@ -150,7 +150,7 @@ def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProces
                 if topic is Topic.ENVIRONMENT and ids and isinstance(text, dict):
                     text = _with_shifted_optimizer(text, ids)
                 if topic is Topic.STACK and ids and isinstance(text, list):
-                    text = [site + ids if site else 0 for site in text if isinstance(site, int)]
+                    text = [x + ids if isinstance(x, int) and x else x for x in text]
                 texts[topic][number + ids] = text
         ids += max(log.texts, default=0)
         threads += int(log.events.thread.max()) + 1 if len(log.events) else 0

@@ -120,6 +120,16 @@ class LineNames:
             counted[self._frames(number, of_dataset=of_dataset)] += count
         return counted
 
+    def libraries(self, stack: int) -> tuple[str | None, str | None]:
+        """Returns the package that is imported in a stack, "" if unknown, and the function that
+        called the user's innermost frame; None where there is none or it was not asked for.
+        """
+        text = self._stacks.get(stack)
+        first = text[0] if isinstance(text, list) and text else None
+        pair = first if isinstance(first, list) and len(first) == 2 else (None, None)
+        imported, caller = (x if isinstance(x, str) else None for x in pair)
+        return imported, caller
+
     def _frames(self, stack: int, *, of_dataset: bool) -> Stack:
         frame_ids = self._stacks.get(stack)
         numbers = (

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainprof.analysis.summary.run import LEDGER_KEYS, Ledger
+from trainprof.analysis.summary.run import LOADER_KEYS as LOADER_KEYS
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
 from trainprof.record.schema import Kind, SyncFlag
 
@@ -19,7 +20,6 @@ _AROUND: Final = -1  # the time belongs to whatever lies around the event
 
 # Inside a loader's call only these keep their own name; the rest is data loading.
 _OWN_INSIDE_LOADER: Final = ("transfer", "sync", "checkpoint", "gc")
-LOADER_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
 LOADER_KINDS: Final = (
     Kind.LOADER_INIT,
     Kind.LOADER_RESET,
@@ -198,9 +198,9 @@ def ledger(events: Events, attribution: Attribution, window: Window) -> Ledger:
     totals = _totals_ns(attribution)
     totals["evaluation"] = _length(attribution.segments)
     gaps = {
-        "startup": _uncovered(events, attribution, window.start, window.loop_start),
-        "other": _uncovered(events, attribution, window.loop_start, window.loop_end),
-        "shutdown": _uncovered(events, attribution, window.loop_end, window.end),
+        "startup": uncovered_ns(events, attribution, window.start, window.loop_start),
+        "other": uncovered_ns(events, attribution, window.loop_start, window.loop_end),
+        "shutdown": uncovered_ns(events, attribution, window.loop_end, window.end),
     }
     for name, gap in gaps.items():
         totals[name] += gap
@@ -321,8 +321,8 @@ def step_wall_ns(starts: Int64, ends: Int64, segments: Int64) -> Int64:
     return np.maximum(wall - lost.astype(np.int64), 0)
 
 
-def _uncovered(events: Events, attribution: Attribution, start: int, end: int) -> int:
-    """Time in [start, end) outside of outermost events and evaluation, which are disjoint."""
+def uncovered_ns(events: Events, attribution: Attribution, start: int, end: int) -> int:
+    """Returns what of [start, end) is outside of outermost events and evaluation, disjoint."""
     covered = 0
     top, segments = attribution.top, attribution.segments
     for first in range(0, len(top), _BLOCK):

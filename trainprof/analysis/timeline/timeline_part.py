@@ -164,8 +164,7 @@ def _listed(
     begins = np.where(made_ahead, timeline.window.loop_start, p.start)
     evaluated = evaluation_ns(p, timeline.events, timeline.segments)
     took = np.where(p.of_stage(EVALUATION) & (evaluated > 0), evaluated, ends - begins)
-    is_wait = calls.is_kind(Kind.LOADER_NEXT) & (calls.value > 1)
-    waits = calls.where(is_wait & (calls.site == p.loader))
+    waits = calls.where(calls.is_kind(Kind.LOADER_NEXT) & (calls.site == p.loader))
     number = p.number_at(waits.start)
     length = waits.end - waits.start
     slow = length >= threshold_ns

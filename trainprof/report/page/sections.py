@@ -25,6 +25,7 @@ from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.line_page import cost_in_short
 from trainprof.report.text.layout import LABEL_CELLS, Column, Page
 from trainprof.report.text.ledger import label_of
+from trainprof.report.text.outside_loop import outside_words
 from trainprof.report.text.units import (
     NOT_MEASURED,
     byte_count,
@@ -73,6 +74,12 @@ _SAMPLED_FROM_S: Final = 1e-3
 _SHOWN_LINES: Final = 3
 # Of a step: a narrower interval is shown as its middle.
 _NARROW: Final = 0.05
+
+
+def outside_section(summary: RunSummary, page: Page) -> list[Text]:
+    """Where start-up and shutdown go, if they are much of the run."""
+    said = [] if page.is_brief else outside_words(summary)
+    return [line for label, words in said for line in page.labelled(label, words)]
 
 
 def steps_section(summary: RunSummary, page: Page) -> list[Text]:
@@ -207,7 +214,11 @@ def system_section(summary: RunSummary, page: Page) -> list[Text]:
 
 def shared_section(summary: RunSummary, page: Page) -> list[Text]:
     """That other programs took much of the CPU, or another thread the interpreter."""
-    shared = (("Shared", taken_by_others(summary)), ("Threads", worked_beside(summary)))
+    shared = (
+        ("Cores", bound_to(summary)),
+        ("Shared", taken_by_others(summary)),
+        ("Threads", worked_beside(summary)),
+    )
     return [line for label, words in shared if words for line in page.labelled(label, [words])]
 
 
@@ -222,13 +233,21 @@ def worked_beside(summary: RunSummary) -> str:
     )
 
 
+def bound_to(summary: RunSummary) -> str:
+    """Says that the script may use fewer cores than it was started on; "" where it may use all."""
+    cores = "" if summary.system is None else summary.system.bound_to
+    if not cores:
+        return ""
+    return (
+        f"the script is bound to {cores}, and so are its workers: it, an import or its launcher "
+        "set the CPU affinity (os.sched_setaffinity)"
+    )
+
+
 def taken_by_others(summary: RunSummary) -> str:
     """Says that nothing is what it would be on a machine of one's own; "" where it is."""
-    cpu = None if summary.system is None else summary.system.shared_cpu
-    if cpu is None or not cpu.is_disturbed:
-        return ""
-    taken = f"other programs kept {cpu.others_share * cpu.cores:.1f} of {cpu.cores} cores busy"
-    return f"{taken}: alone, steps would be shorter and more even"
+    taken = summary.taken_by_others
+    return f"{taken}: alone, steps would be shorter and more even" if taken else ""
 
 
 def closing_section(summary: RunSummary, page: Page) -> list[Text]:
@@ -447,9 +466,9 @@ def _named(line: HottestLine, page: Page, names_part: bool) -> str:
 def _share_words(line: HottestLine) -> str:
     """Returns "31 %", or "20 to 45 %" where that is not known well."""
     low, high = line.share
-    if high - low <= _NARROW:
-        return percent(line.middle)
-    return f"{round(100 * low)} to {percent(high)}"
+    if high - low > _NARROW:
+        return f"{round(100 * low)} to {percent(high)}"
+    return percent(line.middle)
 
 
 def _table(lines: list[HottestLine], page: Page) -> list[Text]:
