@@ -202,17 +202,14 @@ def without_findings(
 
 
 def lines_of(*lines: list[Any]) -> str:
-    """Of a step that is 50 % forward, 20 % Python and 30 % loss, or waits for data."""
+    """Of a step that is 40 % forward, 30 % Python and 30 % loss, or waits for data."""
     hot = [
         HottestLine(f"net.py:{at}", "attend", part, *who or ["training"], [share, share], 90)
         for at, (part, share, *who) in enumerate(lines, 30)
     ]
     is_loading = hot[0].part == "fetch"
-    parts = (
-        {"data_wait": 0.9, "forward": 0.1}
-        if is_loading
-        else {"forward": 0.5, "other": 0.2, "loss": 0.3}
-    )
+    computing = {"forward": 0.4, "other": 0.3, "loss": 0.3}
+    parts = {"data_wait": 0.9, "forward": 0.1} if is_loading else computing
     training = replace(HEALTHY.training, per_step_s=parts)
     return section(**NOTHING, training=training, hot_lines=hot)
 
