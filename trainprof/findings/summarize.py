@@ -9,12 +9,12 @@ from trainprof.analysis.run.evidence import Evidence
 from trainprof.analysis.run.one_process import ProcessNumbers
 from trainprof.analysis.run.ranks import common_faults
 from trainprof.analysis.run.run_numbers import RunNumbers, first_process, run_numbers
-from trainprof.analysis.summary.finding import SOME_RANKS, Finding, PassedOver
+from trainprof.analysis.summary.finding import IN_NOISE, SOME_RANKS, Finding, PassedOver
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.catalogue import RULES, rule_settings, with_usual
 from trainprof.findings.combined_speedup import together
-from trainprof.findings.diagnose import diagnose, ranked
+from trainprof.findings.diagnose import Diagnosis, diagnose, ranked
 from trainprof.findings.distributed import slow_rank
 from trainprof.findings.gain import least_gain
 from trainprof.findings.loop import slow_validation
@@ -116,8 +116,13 @@ def _judged(numbers: ProcessNumbers, rules: Mapping[str, float] | None) -> RunSu
         ],
         faults=faults,
         together=together(context, diagnosis.findings),
-        findings_from=least_gain(context.noise),
+        findings_from=max([least_gain(context.noise), *_bars(diagnosis)]),
     )
+
+
+def _bars(diagnosis: Diagnosis) -> list[float]:
+    """Returns the gains that findings stayed under: of few steps, a part's noise may be more."""
+    return [x.least_gain for x in diagnosis.passed_over if x.why == IN_NOISE and x.least_gain]
 
 
 def _shown_by(finding: Finding, numbers: ProcessNumbers) -> Finding:

@@ -460,7 +460,7 @@ def device_verdict(
     if share >= HIGH_SHARE or (share >= MODERATE_SHARE and computing < _MOST):
         level = "highly" if share >= HIGH_SHARE else "moderately"
         if name == "host" and launching > share / 2:
-            headline = _launch_headline(at_work, keeps_up=device.keeps_up)
+            headline = _launch_headline(at_work, share, keeps_up=device.keeps_up)
             return Verdict("host", headline, level, share)
         site = sites.get(name)
         in_time = f"{percent(share)} of {time}"
@@ -501,10 +501,10 @@ def _headline(
     return f"{'' if share >= HIGH_SHARE else 'MODERATELY '}{words} {in_training}"
 
 
-def _launch_headline(at_work: str, *, keeps_up: bool) -> str:
+def _launch_headline(at_work: str, share: float, *, keeps_up: bool) -> str:
     since = "had done all it was given at the end of nearly every forward, backward and update"
     since = since if keeps_up else "waited for more in the midst of forward, backward and update"
-    return f"HOST-BOUND: {at_work}, and {since}: {_LAUNCHING}"
+    return f"HOST-BOUND: {at_work}, and {since}: {_LAUNCHING}, for up to {percent(share)}"
 
 
 def _interval(low: float, high: float) -> str:

@@ -68,7 +68,7 @@ def render_why(
     at = "" if finding.site is None else f" at {finding.site}"
     lines = page.paragraph(f"{finding.id}{at}: {finding.title}.")
     if shown is None and passed is not None:
-        lines += page.paragraph(f"It is not reported: {why_passed_over(passed)}.")
+        lines += page.paragraph(f"It is not reported: {why_passed_over(passed, summary)}.")
     lines += BLANK
     if shown is not None:
         lines += page.labelled("Change", [shown.advice])
