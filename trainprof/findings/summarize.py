@@ -9,7 +9,7 @@ from trainprof.analysis.run.evidence import Evidence
 from trainprof.analysis.run.one_process import ProcessNumbers
 from trainprof.analysis.run.ranks import common_faults
 from trainprof.analysis.run.run_numbers import RunNumbers, first_process, run_numbers
-from trainprof.analysis.summary.finding import SOME_RANKS, Finding, PassedOver
+from trainprof.analysis.summary.finding import IN_NOISE, SOME_RANKS, Finding, PassedOver
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.catalogue import RULES, rule_settings, with_usual
@@ -107,6 +107,8 @@ def _judged(numbers: ProcessNumbers, rules: Mapping[str, float] | None) -> RunSu
         faults.append(f"the rule {rule} failed: {type(error).__name__}: {error}")
 
     diagnosis = diagnose(context, failed=failed)
+    # A part of few steps may be less certain than the steps themselves.
+    hidden = [x.least_gain or 0.0 for x in diagnosis.passed_over if x.why == IN_NOISE] or [0.0]
     return replace(
         summary,
         findings=[_shown_by(finding, numbers) for finding in diagnosis.findings],
@@ -116,7 +118,7 @@ def _judged(numbers: ProcessNumbers, rules: Mapping[str, float] | None) -> RunSu
         ],
         faults=faults,
         together=together(context, diagnosis.findings),
-        findings_from=least_gain(context.noise),
+        findings_from=max(least_gain(context.noise), *hidden),
     )
 
 

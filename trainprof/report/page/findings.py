@@ -24,7 +24,7 @@ from trainprof.analysis.summary.finding import (
     PassedOver,
     comes_once,
 )
-from trainprof.analysis.summary.levels import LEAST_GAIN, MOST_NOISE
+from trainprof.analysis.summary.levels import LEAST_GAIN, MANY_STEPS, MOST_NOISE
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.layout import Page
 from trainprof.report.text.parts import RECOMPUTING, WAITING, Part, without_cause
@@ -108,7 +108,7 @@ def why_passed_over(passed: PassedOver) -> str:
     if passed.why == IN_NOISE and passed.least_gain is not None:
         return (
             f"in this run a gain of less than {percent(passed.least_gain)} may not show, for its "
-            "halves differ by half of that; a longer run, a quieter machine or trainprof tune shows"
+            "steps differ too much; a longer run, a quieter machine or trainprof tune shows"
         )
     return f"it would gain less than {percent(LEAST_GAIN)} of training"
 
@@ -170,7 +170,10 @@ def nothing_words(summary: RunSummary, page: Page, more: str = _MORE) -> str:
     least = f"gains under {percent(bar)} are not reported"
     if bar > LEAST_GAIN:
         or_more = " or more" if bar / 2 >= MOST_NOISE else ""
-        least = f"the halves of this run differ by {percent(bar / 2)}{or_more}: {least}"
+        noise = f"the halves of this run differ by {percent(bar / 2)}{or_more}"
+        if summary.training.steady_steps < MANY_STEPS:
+            noise = f"noise of {summary.training.steady_steps} steps is ±{percent(bar / 2)}"
+        least = f"{noise}: {least}"
     causes = f"none of the {len(summary.rules)} causes that trainprof looks for was found"
     words = f"{_TITLE}: {causes} ({least}).{_in_noise(summary, page, more)}"
     if page.verbose:
