@@ -35,7 +35,7 @@ LARGE_SHARE = 0.25
 # Of training: what is rounded, and what the ends of the phase have of one part or another.
 _TOLERANCE = 0.01
 _LOADING = ("loader_start", "first_batch", "data_wait", "loader_end")
-_COMPUTING = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
+_COMPUTING = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad", "compile")
 _ON_DEVICE = ("transfer", "sync", "device_wait")
 _GROUPS = {
     "data": _LOADING,
@@ -117,18 +117,11 @@ def _by_why(summary: RunSummary) -> Iterator[str]:
 
 
 def _spent(summary: RunSummary, seconds: dict[str, float], times: float) -> dict[str, float]:
-    """Returns seconds with loss and communication apart from "other"; `times` of the run's."""
-    loss_s = times * (summary.loss_in_loop_s or 0.0)
+    """Returns seconds with communication apart from "other"; `times` of the run's."""
     calls_s = times * sum(call.seconds for call in summary.collectives)
     left_s = seconds.get("other", 0.0)
-    loss_s = min(loss_s, left_s)
-    calls_s = min(calls_s, left_s - loss_s)
-    return {
-        **seconds,
-        "other": left_s - loss_s - calls_s,
-        "loss": seconds.get("loss", 0.0) + loss_s,
-        "communication": calls_s,
-    }
+    calls_s = min(calls_s, left_s)
+    return {**seconds, "other": left_s - calls_s, "communication": calls_s}
 
 
 def _of_headline(summary: RunSummary, page: str) -> Iterator[str]:

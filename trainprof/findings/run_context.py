@@ -257,7 +257,12 @@ class RunContext:
     def held_up_s(self, key: str, cause: str) -> float:
         """Returns for how long a ledger key held training up, by what a device idles for."""
         spent_s = self.training.get(key, 0.0)
-        return min(spent_s, self.idle_s(cause) or 0.0) if self.is_on_device else spent_s
+        if not self.is_on_device:
+            return spent_s
+        idle_s = self.idle_s(cause) or 0.0
+        if key == "other":  # to the device a loss that is no module is the host's Python, too
+            idle_s = max(idle_s - (self.summary.loss_in_loop_s or 0.0), 0.0)
+        return min(spent_s, idle_s)
 
     def builder(self) -> BuilderSettings | None:
         """Returns who builds the loaders that feed training, where it is told how, and is one."""

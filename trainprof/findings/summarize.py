@@ -14,7 +14,7 @@ from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.catalogue import RULES, rule_settings, with_usual
 from trainprof.findings.combined_speedup import together
-from trainprof.findings.diagnose import diagnose, ranked
+from trainprof.findings.diagnose import Diagnosis, diagnose, ranked
 from trainprof.findings.distributed import slow_rank
 from trainprof.findings.gain import least_gain
 from trainprof.findings.loop import slow_validation
@@ -107,8 +107,6 @@ def _judged(numbers: ProcessNumbers, rules: Mapping[str, float] | None) -> RunSu
         faults.append(f"the rule {rule} failed: {type(error).__name__}: {error}")
 
     diagnosis = diagnose(context, failed=failed)
-    # A part of few steps may be less certain than the steps themselves.
-    hidden = [x.least_gain or 0.0 for x in diagnosis.passed_over if x.why == IN_NOISE] or [0.0]
     return replace(
         summary,
         findings=[_shown_by(finding, numbers) for finding in diagnosis.findings],
@@ -118,8 +116,13 @@ def _judged(numbers: ProcessNumbers, rules: Mapping[str, float] | None) -> RunSu
         ],
         faults=faults,
         together=together(context, diagnosis.findings),
-        findings_from=max(least_gain(context.noise), *hidden),
+        findings_from=max([least_gain(context.noise), *_bars(diagnosis)]),
     )
+
+
+def _bars(diagnosis: Diagnosis) -> list[float]:
+    """Returns the gains that findings stayed under: of few steps, a part's noise may be more."""
+    return [x.least_gain for x in diagnosis.passed_over if x.why == IN_NOISE and x.least_gain]
 
 
 def _shown_by(finding: Finding, numbers: ProcessNumbers) -> Finding:

@@ -22,7 +22,7 @@ from trainprof.analysis.summary.levels import (
     percent_apart,
 )
 from trainprof.analysis.summary.loader import Loader, cost_s
-from trainprof.analysis.summary.run import COMPUTE_KEYS, Verdict
+from trainprof.analysis.summary.run import COMPILE_KEY, COMPUTE_KEYS, Verdict
 from trainprof.analysis.timeline.ledger import ELSEWHERE, LOADER_KEYS
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.analysis.timeline.step_table import StepTable
@@ -242,7 +242,7 @@ def _parts(evidence: Evidence) -> dict[str, tuple[str, ...]]:
         "evaluation": ("evaluation",),
         "checkpoint": ("checkpoint",),
         "host": _HOST_KEYS,
-        "compute": (*COMPUTE_KEYS, *_DEVICE_KEYS) if evidence.has_device else COMPUTE_KEYS,
+        "compute": (*COMPUTE_KEYS, COMPILE_KEY, *(_DEVICE_KEYS if evidence.has_device else ())),
     }
 
 
@@ -253,9 +253,7 @@ def _shares(evidence: Evidence) -> dict[str, float]:
         for name, keys in _parts(evidence).items()
     }
     shares["communication"] = evidence.communication_s / total
-    loss = evidence.loss_in_loop_s / total
-    shares["host"] = max(shares["host"] - shares["communication"] - loss, 0.0)
-    shares["compute"] += loss
+    shares["host"] = max(shares["host"] - shares["communication"], 0.0)
     return shares
 
 
@@ -340,7 +338,7 @@ def _checkpoint_headline(evidence: Evidence, share: float) -> tuple[str, str | N
 
 def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     collecting = evidence.training.get("gc", 0.0)
-    is_collecting = collecting > evidence.training.get("other", 0.0) - evidence.loss_in_loop_s
+    is_collecting = collecting > evidence.training.get("other", 0.0)
     between = "between loading, forward, backward and optimizer"
     text = f"PYTHON-BOUND: Python code {between} takes {percent(share)} of training time"
     if evidence.waits_at is not None:
@@ -356,7 +354,7 @@ def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     if evidence.collectives:
         text += f", {pair(share * evidence.training_s, evidence.training_s)}"
     else:
-        text += _in_figures(evidence, _HOST_KEYS, share, evidence.loss_in_loop_s)
+        text += _in_figures(evidence, _HOST_KEYS, share)
     if evidence.other_place and evidence.other_place != ELSEWHERE and not is_collecting:
         text += f", most of it {evidence.other_place}"
     ahead = [x for x in evidence.loaders if x.role == "training" and x.thread != "training"]
@@ -375,22 +373,19 @@ def _communication_headline(evidence: Evidence, share: float) -> tuple[str, str 
     return text, worst.site
 
 
-def _in_figures(
-    evidence: Evidence, keys: tuple[str, ...], share: float, without_s: float = 0.0
-) -> str:
-    """Returns what a share is in time: of a steady step, or of training where that is far off.
+def _in_figures(evidence: Evidence, keys: tuple[str, ...], share: float) -> str:
+    """Returns what a share of training is in time: of a steady step, or else where that is far off.
 
     Args:
-        keys: Of the ledger, that it is the share of; `without_s` of them is left out.
+        keys: Of the ledger, that it is the share of.
     """
     steady, step = evidence.steps.per_step_s, evidence.steps.step_s
     if steady and step and step.mean > 0:
         part_s = sum(steady.get(key, 0.0) for key in keys)
-        part_s = max(part_s - without_s / max(evidence.steps.steps, 1), 0.0)
         if abs(part_s / step.mean - share) <= _SAME_SHARE:
             apart = percent_apart(part_s, step.mean, share)
             return f", {pair(part_s, step.mean)} a step{apart}"
-    part_s = sum(evidence.training.get(key, 0.0) for key in keys) - without_s
+    part_s = sum(evidence.training.get(key, 0.0) for key in keys)
     return f", {pair(part_s, evidence.training_s)}"
 
 
@@ -401,7 +396,7 @@ def _compute_headline(
     if evidence.has_device:
         what += " with waiting for the GPU or copying"
     text = f"COMPUTE-BOUND, {level} data-bound: {what} take {percent(compute)} of training time"
-    compiling = evidence.compiling_s / (evidence.training_s or 1.0)
+    compiling = evidence.training.get(COMPILE_KEY, 0.0) / (evidence.training_s or 1.0)
     if compiling >= HIGH_SHARE:
         of_headline = compiling
         text = (
@@ -412,6 +407,9 @@ def _compute_headline(
     in_python = python.total_s / (evidence.training_s or 1.0) if python is not None else 0.0
     if in_python >= TOLD_FROM_SHARE:
         text += f", Python code inside them about {percent(in_python)} of it"
+    loss = evidence.loss_in_loop_s / (evidence.training_s or 1.0)
+    if loss >= TOLD_FROM_SHARE and evidence.loss_at is not None:
+        text += f", {percent(loss)} in the loss at {evidence.loss_at}"
     words = {
         "data": "starting the loaders" if level == "not" else "waiting for data",
         "evaluation": "evaluation",
@@ -462,7 +460,7 @@ def device_verdict(
     if share >= HIGH_SHARE or (share >= MODERATE_SHARE and computing < _MOST):
         level = "highly" if share >= HIGH_SHARE else "moderately"
         if name == "host" and launching > share / 2:
-            headline = _launch_headline(at_work, keeps_up=device.keeps_up)
+            headline = _launch_headline(at_work, share, keeps_up=device.keeps_up)
             return Verdict("host", headline, level, share)
         site = sites.get(name)
         in_time = f"{percent(share)} of {time}"
@@ -503,10 +501,10 @@ def _headline(
     return f"{'' if share >= HIGH_SHARE else 'MODERATELY '}{words} {in_training}"
 
 
-def _launch_headline(at_work: str, *, keeps_up: bool) -> str:
+def _launch_headline(at_work: str, share: float, *, keeps_up: bool) -> str:
     since = "had done all it was given at the end of nearly every forward, backward and update"
     since = since if keeps_up else "waited for more in the midst of forward, backward and update"
-    return f"HOST-BOUND: {at_work}, and {since}: {_LAUNCHING}"
+    return f"HOST-BOUND: {at_work}, and {since}: {_LAUNCHING}, for up to {percent(share)}"
 
 
 def _interval(low: float, high: float) -> str:

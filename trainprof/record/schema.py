@@ -93,8 +93,8 @@ class Kind(IntEnum):
     CHECKPOINT_LOAD = 33  # site
     GC = 34  # value = generation
     CLOSURE = 35  # never written: the analysis puts it where an optimizer's step calls one
-    # details: they do not nest, and say more about what a record above tells. Those of a FETCH
-    # have its start, flags = how many fetches this one stands for (not every one is measured)
+    # details: all but COMPILE do not nest, and say more about what a record above tells. Those of a
+    # FETCH have its start, flags = how many fetches this one stands for (not every one is measured)
     FETCH_CPU = 64  # end - start = CPU of the thread; value = of the process, ns; site = run delay
     FETCH_IO = 65  # site = throttled time; value = bytes read | major faults << FAULTS_SHIFT
     FETCH_READING = 66  # end - start = time the thread waited for block devices

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis.summary.code import Collective, HotLine, HottestLine
+from trainprof.analysis.summary.code import Collective, HottestLine
 from trainprof.analysis.summary.device import Device
 from trainprof.analysis.summary.finding import (
     COMES_ONCE,
@@ -201,18 +201,20 @@ def without_findings(
     return section(**changes, training=training, run=run)
 
 
-def lines_of(*lines: list[Any], loss: float = 0.0) -> str:
-    """Of a step that is 60 % forward and 40 % "other", or waits for data; `loss` of "other"."""
+def lines_of(*lines: list[Any]) -> str:
+    """Of a step that is 50 % forward, 20 % Python and 30 % loss, or waits for data."""
     hot = [
         HottestLine(f"net.py:{at}", "attend", part, *who or ["training"], [share, share], 90)
         for at, (part, share, *who) in enumerate(lines, 30)
     ]
     is_loading = hot[0].part == "fetch"
-    parts = {"data_wait": 0.9, "forward": 0.1} if is_loading else {"forward": 0.6, "other": 0.4}
-    met = HotLine("other", "net.py:30", "attend", [], 90, 0.9, 1.0, loss_share=loss)
-    loss_s = loss and 0.3 * HEALTHY.training.steps
-    changes = {"training": replace(HEALTHY.training, per_step_s=parts), "loss_in_loop_s": loss_s}
-    return section(**NOTHING, **changes, hot_lines=hot, part_lines=[met])
+    parts = (
+        {"data_wait": 0.9, "forward": 0.1}
+        if is_loading
+        else {"forward": 0.5, "other": 0.2, "loss": 0.3}
+    )
+    training = replace(HEALTHY.training, per_step_s=parts)
+    return section(**NOTHING, training=training, hot_lines=hot)
 
 
 def on_device(
@@ -261,7 +263,7 @@ def test_what_no_rule_judges(gallery):
             "recomputing": without_findings(recompute=8, forward=92),
             "lines": lines_of(["forward", 0.4], ["other", 0.1]),
             "lines of workers": lines_of(["fetch", 0.7, "worker"]),
-            "a loss by hand": lines_of(["other", 0.3], loss=0.9),
+            "a loss by hand": lines_of(["loss", 0.2]),
             "communication": without_findings(forward=0.1, other=0.1, collectives=[ALL_REDUCE]),
             "the headline's part, a small one": without_findings(
                 forward=0.024, backward=0.054, data_wait=0.022, verdict=DATA_BOUND

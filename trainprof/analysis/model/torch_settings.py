@@ -14,7 +14,7 @@ from trainprof.analysis.run.metadata import (
     integer,
     integers,
 )
-from trainprof.analysis.summary.code import Numerics, Operators
+from trainprof.analysis.summary.code import Numerics, Operators, OptimizerUse
 from trainprof.record.schema import Topic
 
 _LOOPED: Final = "looped_optimizer"
@@ -27,7 +27,7 @@ class LoopedOptimizer:
 
     Attributes:
         name: Of its class, such as "AdamW".
-        tensors: How many parameters it has.
+        tensors: How many parameters it has, in `groups`.
         site: The user's line that built it, else that of its first step; None: unknown.
         is_plain: Without momentum and weight decay; older runs don't record it.
         is_told_to: By foreach=False, which holds on a device too.
@@ -44,6 +44,7 @@ class LoopedOptimizer:
     spent_s: float = 0.0
     built_by: str | None = None
     has_hooks: bool = False
+    groups: int = 1
 
     @property
     def call(self) -> OptimizerCall:
@@ -70,6 +71,7 @@ class TorchSettings:
         backward_nodes: Operators per backward pass, the median of a few.
         is_data_parallel: By DistributedDataParallel: ranks wait for one another inside the model.
         looped, own: In the order of their first steps.
+        used: All optimizers that were recorded, most time first.
         unfused: Those of torch's optimizers that could be fused and are not, on a device too.
         reloads_loaders: Lightning's Trainer builds loaders again for later epochs.
         optimizers: How many made a step, as far as recorded.
@@ -87,6 +89,7 @@ class TorchSettings:
     trains_by_lightning: bool = False
     reloads_loaders: bool = False
     own: list[OwnOptimizer] = field(default_factory=list)
+    used: list[OptimizerUse] = field(default_factory=list)
     optimizers: int = 0
     numerics: Numerics | None = None
     convolves_in_float64: bool = False
@@ -95,15 +98,19 @@ class TorchSettings:
 
 
 def torch_settings(
-    metadata: Metadata, sites: Sites, updates_s: Mapping[int, float]
+    metadata: Metadata,
+    sites: Sites,
+    updates_s: Mapping[int, float],
+    calls: Mapping[int, int] | None = None,
 ) -> TorchSettings:
     """Reads the settings; nothing in the texts is trusted.
 
     Args:
         updates_s: What optimizers' steps took of the training phase, by the number of each.
+        calls: Of their steps there, likewise.
     """
     records = metadata.environment()
-    spent = _Updates(updates_s, metadata.texts[Topic.OPTIMIZER], records)
+    spent = _Updates(updates_s, metadata.texts[Topic.OPTIMIZER], records, calls or {})
     threads = _integers(records, "torch_threads")
     numerics, operators = (
         next((note for x in records if isinstance(note := x.get(key), dict)), None)
@@ -129,6 +136,7 @@ def torch_settings(
         trains_by_lightning=is_noted("trains_by_lightning"),
         reloads_loaders=is_noted("reloads_loaders"),
         own=spent.with_others([own for x in records if (own := _own(x, sites, spent)) is not None]),
+        used=_used(records, sites, spent),
         optimizers=len(threads),
         numerics=None if numerics is None else _numerics(numerics, operators, sites),
         convolves_in_float64=is_noted("convolves_in_float64"),
@@ -137,18 +145,22 @@ def torch_settings(
     )
 
 
-_Known = TypeVar("_Known", LoopedOptimizer, OwnOptimizer)
+_Known = TypeVar("_Known", LoopedOptimizer, OwnOptimizer, OptimizerUse)
 
 
 class _Updates:
     """What optimizers' steps took, by the records of optimizers: of the first few alone."""
 
     def __init__(
-        self, spent_s: Mapping[int, float], names: Mapping[int, Any], records: list[dict[str, Any]]
+        self,
+        spent_s: Mapping[int, float],
+        names: Mapping[int, Any],
+        records: list[dict[str, Any]],
+        calls: Mapping[int, int],
     ) -> None:
         """
         Args:
-            spent_s: By the number of each.
+            spent_s: By the number of each, as `calls` are.
             names: Of their classes, with a "#" and a serial number; without a number, a class of
                 which there are very many, the later ones unnamed.
             records: Of the process's environment.
@@ -156,13 +168,16 @@ class _Updates:
         self._spent_s = spent_s
         many = [str(name) for name in names.values() if str(name).endswith("#")]
         unnamed = many[0] if len(many) == 1 else ""
-        classes = {n: str(names.get(n, unnamed)).rpartition("#")[0] for n in spent_s}
+        classes = {n: str(names.get(n, unnamed)).rpartition("#")[0] for n in {*spent_s, *calls}}
+        self.calls = Counter[str]()
+        for n, count in calls.items():
+            self.calls[classes[n]] += count
         numbers = {integer(x.get("optimizer")) for x in records}
         self._recorded = Counter(name for n, name in classes.items() if n in numbers)
         self._others_s: dict[str, float] = {}
         for n, name in classes.items():
             if n not in numbers:
-                self._others_s[name] = self._others_s.get(name, 0.0) + spent_s[n]
+                self._others_s[name] = self._others_s.get(name, 0.0) + spent_s.get(n, 0.0)
 
     def by(self, record: Mapping[str, Any]) -> float:
         number = integer(record.get("optimizer"))
@@ -210,6 +225,28 @@ def _operators(note: Mapping[str, Any]) -> Operators:
     )
 
 
+def _used(
+    records: Sequence[Mapping[str, Any]], sites: Sites, spent: _Updates
+) -> list[OptimizerUse]:
+    uses = []
+    for record in records:
+        note = record.get("update")
+        if isinstance(note, dict):
+            name = str(note.get("class", "unknown"))
+            tensors, groups, settings = (
+                integer(note.get(key)) or 0 for key in ("tensors", "groups", "settings")
+            )
+            use = OptimizerUse(name, sites.known(integer(note.get("built"))), tensors, groups)
+            use = replace(use, settings=settings, calls=spent.calls[name], spent_s=spent.by(record))
+            uses.append(replace(use, is_torchs=note.get("is_torchs") is True))
+    merged: dict[tuple[str, str | None], OptimizerUse] = {}
+    for use in spent.with_others(uses):
+        before = merged.get((use.name, use.site))
+        spent_s = use.spent_s + (0.0 if before is None else before.spent_s)
+        merged[use.name, use.site] = replace(before or use, spent_s=spent_s)
+    return sorted(merged.values(), key=lambda use: -use.spent_s)
+
+
 def _own(record: Mapping[str, Any], sites: Sites, spent: _Updates) -> OwnOptimizer | None:
     note = record.get("own_optimizer")
     site = sites.known(integer(note.get("site"))) if isinstance(note, dict) else None
@@ -231,6 +268,7 @@ def _looped(record: Mapping[str, Any], sites: Sites, spent: _Updates) -> LoopedO
         spent_s=spent.by(record),
         built_by=builder_in(record),
         has_hooks=note.get("has_hooks") is True,
+        groups=integer(note.get("groups")) or 1,
     )
 
 

@@ -31,7 +31,6 @@ _OF_TEXT: Final = (
     *_OF_LOADER,
     Kind.STACK_SAMPLE,
     Kind.FOUND_SYNC,
-    Kind.COMPILE,
     Kind.COLLECTIVE,
     Kind.CACHE_EMPTIED,
 )

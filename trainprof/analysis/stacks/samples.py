@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from trainprof.analysis.loading.fetches import Details
 from trainprof.analysis.run.metadata import Sites
@@ -22,6 +23,8 @@ MIN_SAMPLES: Final = 8
 CERTAIN: Final = 2.0
 # Python before 3.12 runs them as functions, by these names.
 _COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+
+UNKNOWN, NO_TORCH, TORCH, LOSS = -1, 0, 1, 2
 
 Texts = Mapping[Topic, Mapping[int, Any]]
 # (site, function) of each of the user's frames, innermost first.
@@ -43,6 +46,8 @@ class StackSamples:
         is_operator: Whether it computed without the GIL, in the user's own code, torch's or that of
             a library which uses torch.
         of_arrays: Whether it did so in code of a library that has NumPy or SciPy and no torch.
+        torch: Between the parts of a step, whether its line computes with torch, as
+            loss_in_loop.py found out: one of UNKNOWN, NO_TORCH, TORCH and LOSS.
     """
 
     wanted_ns: Int64
@@ -55,6 +60,7 @@ class StackSamples:
     runs: Bool
     is_operator: Bool
     of_arrays: Bool
+    torch: npt.NDArray[np.int8]
 
     def __len__(self) -> int:
         return len(self.taken_ns)
@@ -82,6 +88,7 @@ def thread_samples(details: Details, thread: int) -> StackSamples:
         runs=has(StackFlag.RUNS),
         is_operator=has(StackFlag.OPERATOR),
         of_arrays=has(StackFlag.ARRAYS),
+        torch=np.full(len(rows), UNKNOWN, dtype=np.int8),
     )
 
 
@@ -170,6 +177,13 @@ class PartsOfLoop:
         key[within(self.attribution.segments, times)] = KEY["evaluation"]
         key[(times < self.window.loop_start) | (times >= self.window.loop_end)] = -1
         return key
+
+    def keys_of(self, samples: StackSamples) -> tuple[Int64, Int64]:
+        """Returns where each sample was taken and wanted; the loop's own loss is "loss"."""
+        taken, wanted = self.at(samples.taken_ns), self.at(samples.wanted_ns)
+        for key in (taken, wanted):
+            key[(samples.torch == LOSS) & (key == KEY["other"])] = KEY["loss"]
+        return taken, wanted
 
 
 def concurrent_share(samples: StackSamples, parts: PartsOfLoop) -> float | None:

@@ -128,7 +128,8 @@ def share_half_width(part: Floats, steps: Floats, *, cycle: int = 1) -> float:
 
 def pace_half_width(steps: Floats, *, cycle: int = 1) -> float:
     """Returns how far the 95 % interval of the mean step reaches, as a share of it."""
-    return NORMAL * standard_error(steps, cycle=cycle) / float(steps.mean())
+    mean = float(steps.mean())
+    return NORMAL * standard_error(steps, cycle=cycle) / mean if mean > 0 else 1.0
 
 
 def half_split_drift(steps: Floats, *, cycle: int = 1) -> float:

@@ -46,9 +46,9 @@ class HotLine:
             process; None in older runs, and where it was not asked for.
         is_end: Most of the part ends there, where Python lets others run: what takes long stands
             there or before it. `share` is of the looks that were wanted in the part.
-        torch_share, loss_share: Of the looks at its function, or at what the line calls, those that
-            met torch computing, anywhere and as the model's own work; None in older runs, where
-            that is not known, and of what is no code between the parts of a step.
+        torch_share: Of the looks at its function, or at what the line calls, those that met torch
+            computing; None in older runs, where that is not known, and of what is no code between
+            the parts of a step.
     """
 
     part: str
@@ -64,7 +64,6 @@ class HotLine:
     waits_share: float | None = None
     is_end: bool = False
     torch_share: float | None = None
-    loss_share: float | None = None
     is_line_known: bool = True
 
 
@@ -159,6 +158,8 @@ class PythonInModel:
         lines: Where it was, most looks first; shares are of those that tell it.
         behind: Where no line is known: the operator that comes behind it, at which most of those
             looks were let through.
+        called_by_backward: Where no line is known: most of it is in hooks or custom Functions,
+            which had ended by the time of the look.
     """
 
     looks: int
@@ -166,6 +167,7 @@ class PythonInModel:
     seconds: dict[str, float]
     lines: list[HotLine]
     behind: HotLine | None = None
+    called_by_backward: bool = False
 
     @property
     def total_s(self) -> float:
@@ -269,6 +271,34 @@ class UnsharedData:
     site: str
     samples: int
     ranks: int
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerUse:
+    """An optimizer, or several of one class that a line builds, in the training phase.
+
+    Attributes:
+        name: Of its class, such as "AdamW".
+        site: The user's line that built it; None where that is not known.
+        tensors: Parameters of one of them.
+        groups: Of its param_groups; `settings`: with settings of their own.
+        calls: Of step() outside of backward, by all of its class.
+        spent_s: In all of these.
+        is_torchs: One of torch.optim.
+    """
+
+    name: str
+    site: str | None
+    tensors: int
+    groups: int
+    settings: int = 1
+    calls: int = 0
+    spent_s: float = 0.0
+    is_torchs: bool = True
+
+    @property
+    def seconds(self) -> float:
+        return self.spent_s
 
 
 @dataclass(frozen=True, slots=True)

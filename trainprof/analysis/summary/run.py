@@ -29,6 +29,7 @@ LEDGER_KEYS: Final = (
     "recompute",
     "optimizer",
     "zero_grad",
+    "compile",
     "sync",
     "device_wait",
     "checkpoint",
@@ -39,6 +40,7 @@ LEDGER_KEYS: Final = (
 )
 LOADER_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
 COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
+COMPILE_KEY: Final = "compile"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from trainprof.analysis.summary.code import (
     HottestLine,
     LineCost,
     Numerics,
+    OptimizerUse,
     OutsideLoop,
     PythonInModel,
     UnsharedData,
@@ -155,13 +156,13 @@ class CodeTimes:
         python_in_model: Python code in the model's time, on the host; None with too few stack
             samples, with torch.compile, and in older runs.
         element_reads: Tensors read element by element inside the model, where they are many.
-        loss_in_loop_s: Of "other": a loss that is no module; None with too few stack samples, and
-            in older runs. `loss_by_place`: the same, split as a ledger's `other_by_place`.
-        once_in_loop_s: Of "other": what happens once, in the first steps and as torch.compile
-            compiles; None in older runs.
+        loss_in_loop_s: Of "loss": what is no module, by stack samples; None with too few, and in
+            older runs. `loss_by_place`: the same, split as a ledger's `other_by_place`.
+        once_in_loop_s: Of "other": what happens once, in the first steps; None in older runs.
         startup, shutdown: Where those rows of the ledger are spent; None: not sampled.
         beside_share: Of the stack samples of training, those that met another Python thread at
             work; None with too few.
+        optimizers: The first few that made a step, most time first.
         compilations: What torch.compile took, by line.
         numerics: Number formats of the model's computation; None: unknown.
     """
@@ -177,6 +178,7 @@ class CodeTimes:
     startup: OutsideLoop | None = None
     shutdown: OutsideLoop | None = None
     beside_share: float | None = None
+    optimizers: list[OptimizerUse] = field(default_factory=list)
     compilations: list[Compilation] = field(default_factory=list)
     numerics: Numerics | None = None
 

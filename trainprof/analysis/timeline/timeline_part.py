@@ -25,13 +25,12 @@ from trainprof.analysis.timeline.iterations import (
 )
 from trainprof.analysis.timeline.ledger import (
     Attribution,
-    DeviceWaits,
     ledger,
     loop_seconds,
     within,
 )
 from trainprof.analysis.timeline.steady_state import Outliers, outliers
-from trainprof.analysis.timeline.step_table import StepTable, attributed, step_table
+from trainprof.analysis.timeline.step_table import StepTable, step_table
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import ForwardFlag, Kind
 
@@ -67,11 +66,10 @@ class TimelinePart:
     clips_gradients: bool
 
 
-def timeline_part(run: Analysed, waits: DeviceWaits | None) -> TimelinePart:
-    """Returns the account of a run's training thread; `waits` are those for its device."""
+def timeline_part(run: Analysed, attribution: Attribution) -> TimelinePart:
+    """Returns the account of a run's training thread."""
     timeline, metadata, recording = run.timeline, run.metadata, run.recording
     events, window = timeline.events, timeline.window
-    attribution = attributed(timeline, metadata, waits)
     steps = step_table(timeline, attribution, metadata)
     is_full = events.is_kind(Kind.GC) & (events.value == _OLDEST_GENERATION)
     return TimelinePart(

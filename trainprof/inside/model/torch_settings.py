@@ -57,6 +57,8 @@ _LIGHTNING: Final = ("lightning.pytorch", "pytorch_lightning")
 # A step with these in it leaves the update, or a part of it, to another's.
 _HANDS_ON: Final = frozenset(("super", "step"))
 _NOWHERE: Final = Birthplace(0)
+# Of a group, whose parameters they are.
+_OF_PARAMETERS: Final = ("params", "param_names")
 # Where torch keeps the functions that a step calls before and after its update: of one optimizer,
 # and of all.
 _STEP_HOOKS: Final = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
@@ -167,13 +169,20 @@ class TorchSettingsProbe:
 
     def _noted_of(self, optimizer: Any) -> dict[str, object]:
         parameters, groups = _parameters(optimizer), optimizer.param_groups
-        what = {"class": type(optimizer).__qualname__, "tensors": len(parameters)}
+        what: dict[str, object] = {
+            "class": type(optimizer).__qualname__,
+            "tensors": len(parameters),
+            "groups": len(groups),
+            "settings": len({_settings(group) for group in groups}),
+        }
         plain = [x for x in parameters if type(x) in self._plain_types]
         note = self._numerics(plain)
         # Others would notice being asked.
         is_plain = len(plain) == len(parameters) and all(x.is_floating_point() for x in plain)
         is_on_host = is_plain and all(x.device.type == "cpu" for x in plain)
         built = self._built.get(id(optimizer), _NOWHERE)
+        is_torchs = type(optimizer).__module__.startswith("torch.optim.")
+        note["update"] = {**what, "built": built.site, "is_torchs": is_torchs}
         if is_plain and self._may_be_fused(optimizer):
             note["unfused"] = what["class"]
             keys = ("site", "built_by", "built_at")
@@ -265,6 +274,18 @@ class TorchSettingsProbe:
         self._passes += 1
         if self._passes == _ANOMALOUS_PASSES:
             self._session.log.note(Topic.ENVIRONMENT, {"detects_anomalies": True})
+
+
+def _settings(group: dict[str, Any]) -> tuple[object, ...]:
+    """Returns a group's own settings, to be compared; of what is no plain value, which it is."""
+
+    def plain(value: Any) -> object:
+        if type(value) in (tuple, list):
+            return tuple(map(plain, value))
+        is_plain = value is None or type(value) in (bool, int, float, str)
+        return value if is_plain else id(value)
+
+    return tuple((name, plain(group[name])) for name in group if name not in _OF_PARAMETERS)
 
 
 def _parameters(optimizer: Any) -> list[Any]:

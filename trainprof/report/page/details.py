@@ -55,10 +55,8 @@ def phase_details(summary: RunSummary, page: Page) -> list[Text]:
         f"finalization {seconds(phases.finalization_s)}",
         f"data loading as a whole {seconds(loading_s)} ({whole} of wall)",
     ]
-    # A loss that is no module has a row of its own.
-    losses = summary.loss_by_place
-    spent = {place: s - losses.get(place, 0.0) for place, s in ledger.other_by_place.items()}
-    places = [f"{_PLACES.get(place, place)} {seconds(s)}" for place, s in spent.items() if s > 0]
+    spent = ledger.other_by_place
+    places = [f"{_PLACES.get(place, place)} {seconds(s)}" for place, s in spent.items()]
     return page.labelled("Phases", parts) + page.labelled("Other is", places)
 
 

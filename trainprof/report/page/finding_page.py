@@ -14,7 +14,6 @@ from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.page.findings import speedup_words, whole_of, why_passed_over
 from trainprof.report.text.layout import BLANK, Page
 from trainprof.report.text.ledger import label_of, parts_of
-from trainprof.report.text.parts import step_s
 from trainprof.report.text.safe_text import with_safe_text
 from trainprof.report.text.units import (
     NOT_MEASURED,
@@ -69,7 +68,7 @@ def render_why(
     at = "" if finding.site is None else f" at {finding.site}"
     lines = page.paragraph(f"{finding.id}{at}: {finding.title}.")
     if shown is None and passed is not None:
-        lines += page.paragraph(f"It is not reported: {why_passed_over(passed)}.")
+        lines += page.paragraph(f"It is not reported: {why_passed_over(passed, summary)}.")
     lines += BLANK
     if shown is not None:
         lines += page.labelled("Change", [shown.advice])
@@ -101,7 +100,7 @@ def _not_found(
 
 def _spent(summary: RunSummary, rule: RuleText, page: Page) -> list[Text]:
     """What the ledger has of a rule's keys: of the wall time, and of a mean steady step."""
-    whole_s = sum(step_s(summary).values())
+    whole_s = sum((summary.training.per_step_s or {}).values())
     fragments = []
     for part in parts_of(summary, rule.traits.keys):
         shares = [(share_of(part.seconds, summary.ledger.wall_s), "wall")]

@@ -97,7 +97,7 @@ def _is_worth_lines(finding: Finding) -> bool:
     return finding.severity != "note" or (speedup is not None and speedup[1] >= _SHOWN_FROM)
 
 
-def why_passed_over(passed: PassedOver) -> str:
+def why_passed_over(passed: PassedOver, summary: RunSummary) -> str:
     """Returns why a finding is not reported, for a sentence."""
     if passed.why == SYMPTOM:
         return f"it comes of {passed.root}"
@@ -107,8 +107,9 @@ def why_passed_over(passed: PassedOver) -> str:
         return "the change may cost more than it gains"
     if passed.why == IN_NOISE and passed.least_gain is not None:
         return (
-            f"in this run a gain of less than {percent(passed.least_gain)} may not show, for its "
-            "steps differ too much; a longer run, a quieter machine or trainprof tune shows"
+            f"{_noise_words(passed.least_gain, summary)}, so a gain under "
+            f"{percent(passed.least_gain)} may not show; a longer run, a quieter machine or "
+            "trainprof tune shows it"
         )
     return f"it would gain less than {percent(LEAST_GAIN)} of training"
 
@@ -169,16 +170,19 @@ def nothing_words(summary: RunSummary, page: Page, more: str = _MORE) -> str:
         return ""
     least = f"gains under {percent(bar)} are not reported"
     if bar > LEAST_GAIN:
-        or_more = " or more" if bar / 2 >= MOST_NOISE else ""
-        noise = f"the halves of this run differ by {percent(bar / 2)}{or_more}"
-        if summary.training.steady_steps < MANY_STEPS:
-            noise = f"noise of {summary.training.steady_steps} steps is ±{percent(bar / 2)}"
-        least = f"{noise}: {least}"
+        least = f"{_noise_words(bar, summary)}: {least}"
     causes = f"none of the {len(summary.rules)} causes that trainprof looks for was found"
     words = f"{_TITLE}: {causes} ({least}).{_in_noise(summary, page, more)}"
     if page.verbose:
         words += f" Looked for: {', '.join(summary.rules).replace('_', ' ')}."
     return f"{words} {unexplained(summary, page)}".rstrip()
+
+
+def _noise_words(bar: float, summary: RunSummary) -> str:
+    if summary.training.steady_steps < MANY_STEPS:
+        return f"this run has {summary.training.steady_steps} steady steps"
+    or_more = " or more" if bar / 2 >= MOST_NOISE else ""
+    return f"the halves of this run differ by {percent(bar / 2)}{or_more}"
 
 
 def unexplained(summary: RunSummary, page: Page) -> str:

@@ -193,6 +193,7 @@ def _saved(summary: RunSummary, page: Page) -> list[Text]:
 _DEVICES: Final = (device.transfers_section, device.syncs_section, device.found_syncs_section)
 _CALLS: Final = (
     sections.compiled_section,
+    sections.optimizers_section,
     sections.collectives_section,
     sections.unshared_section,
     device.devices_section,

@@ -11,7 +11,13 @@ from typing import Final
 
 from rich.text import Text
 
-from trainprof.analysis.summary.code import Collective, Compilation, HottestLine, UnsharedData
+from trainprof.analysis.summary.code import (
+    Collective,
+    Compilation,
+    HottestLine,
+    OptimizerUse,
+    UnsharedData,
+)
 from trainprof.analysis.summary.levels import MIN_EXCESS_NS, MIN_RATIO, MODERATE_SHARE, number_at
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import COSTLY_RECORDING, Epoch, Outlier, Statistics
@@ -61,6 +67,8 @@ _FIELDS: Final = {
 _HARDLY_MISSED: Final = ("training.samples",)
 # Of the run, an epoch or a step: less of it stands on the verbose page alone.
 _SHOWN_FROM_SHARE: Final = 0.05
+# Of a training step: from here on updates take longer by their groups.
+_MANY_GROUPS: Final = 10
 # What stack samples took in all; less is not worth a word.
 _SAMPLED_FROM_S: Final = 1e-3
 _SHOWN_LINES: Final = 3
@@ -138,6 +146,25 @@ def compiled_section(summary: RunSummary, page: Page) -> list[Text]:
     return by_site("Compiled", [_compilation(x, page) for x in summary.compilations], page)
 
 
+def optimizers_section(summary: RunSummary, page: Page) -> list[Text]:
+    """How optimizers are called, and their groups; on the short page where these explain time."""
+    steps = max(summary.training.steps, 1)
+    many = [use for use in summary.optimizers if use.groups * use.calls >= _MANY_GROUPS * steps]
+    shown = summary.optimizers if page.verbose else many
+    if not _is_much(shown, summary, page):
+        return []
+    return by_site("Optimizer", [_optimizer(use, steps, page) for use in shown], page)
+
+
+def _optimizer(use: OptimizerUse, steps: int, page: Page) -> list[str]:
+    at = f" at {page.site(use.site)}" if use.site else ""
+    return [
+        f"{use.name}{at}: {counted(use.tensors, 'parameter')} in {counted(use.groups, 'group')}",
+        f"step() called {use.calls / steps:.3g} {'time' if use.calls == steps else 'times'} a step",
+        seconds(use.seconds),
+    ]
+
+
 def collectives_section(summary: RunSummary, page: Page) -> list[Text]:
     """Calls of torch.distributed by line; on the short page only where they are much."""
     if not _is_much(summary.collectives, summary, page):
@@ -146,7 +173,9 @@ def collectives_section(summary: RunSummary, page: Page) -> list[Text]:
 
 
 def _is_much(
-    calls: Sequence[Compilation] | Sequence[Collective], summary: RunSummary, page: Page
+    calls: Sequence[Compilation] | Sequence[Collective] | Sequence[OptimizerUse],
+    summary: RunSummary,
+    page: Page,
 ) -> bool:
     share = sum(call.seconds for call in calls) / max(summary.run.wall_s, 1e-9)
     return bool(calls) and (share >= _SHOWN_FROM_SHARE or page.verbose)

@@ -8,10 +8,10 @@ from typing import Final
 
 from rich.text import Text
 
+from trainprof.analysis.summary.code import hottest
 from trainprof.analysis.summary.run import LEDGER_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.layout import Page, bar
-from trainprof.report.text.parts import spent_s, step_s
 from trainprof.report.text.units import (
     LONG_UNITS,
     NOT_MEASURED,
@@ -38,6 +38,7 @@ LABELS: Final = {
     "recompute": "recompute (in backward)",
     "optimizer": "optimizer",
     "zero_grad": "zero grad",
+    "compile": "compiling (torch.compile)",
     "sync": "sync (needs a value now)",
     "device_wait": "device wait",
     "checkpoint": "checkpoints",
@@ -162,7 +163,8 @@ def parts_of(summary: RunSummary, keys: Iterable[str]) -> list[LedgerPart]:
 
 
 def _parts(summary: RunSummary) -> list[LedgerPart]:
-    in_run_s, in_step_s = _known(spent_s(summary)), _known(step_s(summary))
+    in_run_s = _known(summary.ledger.seconds)
+    in_step_s = _known(summary.training.per_step_s or {})
     merged = DEVICE_KEYS if waits_are_merged(summary) else ()
     groups: list[tuple[str, tuple[str, ...]]] = [
         (label_of(key), (key,)) for key in _in_order({*in_run_s, *in_step_s}) if key not in merged
@@ -170,6 +172,11 @@ def _parts(summary: RunSummary) -> list[LedgerPart]:
     renamed: dict[str, str] = {}
     if sum(call.seconds for call in summary.collectives) >= in_run_s.get("other", 0.0) / 2 > 0:
         renamed["other"] = _WITH_RANKS
+    line = hottest(summary.part_lines, "loss")
+    if line is not None and (summary.loss_in_loop_s or 0.0) >= in_run_s.get("loss", 0.0) / 2:
+        # What has no module has no name, but a line.
+        label = f"loss at {line.site.rpartition('/')[2]}"
+        renamed |= {"loss": label} if len(label) <= _LONGEST_LABEL else {}
     in_steps_s = in_step_s.get("gc", 0.0) * summary.training.steps
     if in_step_s and in_steps_s < _GC_IN_STEPS_SHARE * in_run_s.get("gc", 0.0):
         renamed["gc"] = _GC_ELSEWHERE

@@ -10,7 +10,7 @@ from trainprof.analysis.summary.code import HottestLine
 from trainprof.analysis.summary.finding import SYMPTOM, Finding
 from trainprof.analysis.summary.levels import known
 from trainprof.analysis.summary.loader import cost_s
-from trainprof.analysis.summary.run import COMPUTE_KEYS, LOADER_KEYS
+from trainprof.analysis.summary.run import COMPILE_KEY, COMPUTE_KEYS, LOADER_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
 
 # Of a step: a part that takes so much of it is named, whatever is found.
@@ -29,6 +29,7 @@ _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "backward": ("backward",),
     RECOMPUTING: ("recompute",),
     "optimizer": ("optimizer", "zero_grad"),
+    "compiling": (COMPILE_KEY,),
     "python between": ("other",),
     _DISTRIBUTED: (_COMMUNICATION,),
     "garbage collection": ("gc",),
@@ -49,7 +50,7 @@ _OF_DEVICE: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 BOTTLENECK_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "data": LOADER_KEYS,
     "transfer": ("transfer",),
-    "compute": COMPUTE_KEYS,
+    "compute": (*COMPUTE_KEYS, COMPILE_KEY),
     "host": ("other", "gc"),
     "sync": ("sync",),
     "checkpoint": ("checkpoint",),
@@ -82,26 +83,6 @@ class Part:
         if self.line is None:
             return False
         return 2 * self.line.middle >= (1.0 if self.line.thread == "worker" else self.share)
-
-
-def with_loss(seconds: Mapping[str, float], loss_s: float | None) -> dict[str, float]:
-    """Returns ledger seconds with a loss that is no module where the loss is, not in "other"."""
-    moved_s = min(known(loss_s) or 0.0, known(seconds.get("other")) or 0.0)
-    if moved_s <= 0:
-        return dict(seconds)
-    kept_s, loss_s = seconds["other"] - moved_s, (known(seconds.get("loss")) or 0.0) + moved_s
-    return {**seconds, "other": kept_s, "loss": loss_s}
-
-
-def spent_s(summary: RunSummary) -> dict[str, float]:
-    """Returns the run's seconds by ledger key, each loss counted as that."""
-    return with_loss(summary.ledger.seconds, summary.loss_in_loop_s)
-
-
-def step_s(summary: RunSummary) -> dict[str, float]:
-    """Returns the same of a mean steady step; empty where it is not known."""
-    loss_s = (known(summary.loss_in_loop_s) or 0.0) / max(summary.training.steps, 1)
-    return with_loss(summary.training.per_step_s or {}, loss_s)
 
 
 def parts_of_step(summary: RunSummary) -> list[Part]:
@@ -154,7 +135,8 @@ def _bottleneck(summary: RunSummary) -> Part | None:
 
 
 def _of_step(summary: RunSummary) -> Iterator[Part]:
-    spent = {key: value for key, value in step_s(summary).items() if known(value)}
+    step_s = summary.training.per_step_s or {}
+    spent = {key: value for key, value in step_s.items() if known(value)}
     whole_s = sum(spent.values())
     if whole_s <= 0:
         return
@@ -207,17 +189,7 @@ def _hottest(keys: tuple[str, ...], summary: RunSummary) -> HottestLine | None:
     of_workers = [line for line in summary.hot_lines if line.thread == "worker"]
     if keys == LOADER_KEYS and of_workers:
         return of_workers[0]
-    in_loss = {
-        (_file(line.site), line.function)
-        for line in summary.part_lines
-        if line.part == "other" and (line.loss_share or 0.0) >= 0.5
-    }
     for line in summary.hot_lines:
-        is_loss = line.part == "other" and (_file(line.site), line.function) in in_loss
-        if line.thread == "training" and ("loss" if is_loss else line.part) in keys:
+        if line.thread == "training" and line.part in keys:
             return line
     return None
-
-
-def _file(site: str) -> str:
-    return site.rpartition(":")[0]

@@ -124,6 +124,28 @@ def test_which_optimizers_could_be_fused(
     assert len(noted("torch_threads")) == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ([{}, {}, {}], 1),
+        ([{}, {"lr": 0.2}, {}], 2),
+        ([{"betas": (0.9, 0.99)}, {"betas": (0.9, 0.99)}, {"betas": (0.8, 0.99)}], 2),
+        ([{}, {"lr": torch.tensor(0.1)}, {"lr": torch.tensor(0.1)}], 3),  # as they may change
+    ],
+)
+def test_groups_of_parameters_are_counted_by_their_settings(
+    noted: Noted, options: list[dict[str, Any]], settings: int
+) -> None:
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in options]
+    groups = [{"params": [x], **own} for x, own in zip(parameters, options, strict=True)]
+    optimizer = AdamW(groups, lr=0.1, foreach=False)
+    torch.stack(parameters).sum().backward()
+    optimizer.step()
+    [note] = noted("update")
+    assert (note["tensors"], note["groups"], note["settings"]) == (3, 3, settings)
+    assert (note["class"], note["is_torchs"]) == ("AdamW", True)
+
+
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
 @pytest.mark.parametrize("is_sparse", [True, False])
 def test_sparse_gradients_cannot_be_fused(noted: Noted, is_sparse: bool) -> None:
