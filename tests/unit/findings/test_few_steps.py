@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.contradictions import WIDE, contradictions
 from support.events import MS, US, FakeRun
 
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.summarize import summarize
 from trainprof.record.schema import Kind
+from trainprof.report.page.page import render
 
 
 class Short:
@@ -97,6 +99,7 @@ def test_what_few_steps_show(
     summary = played(tmp_path, steps)
     assert (summary.verdict.bottleneck, summary.verdict.level) == verdict
     assert [finding.id for finding in summary.findings] == findings
+    assert contradictions(summary, render(summary, WIDE)) == []
 
 
 @pytest.mark.parametrize(
@@ -148,4 +151,5 @@ def test_healthy_runs_of_few_noisy_steps_have_no_finding(tmp_path: Path) -> None
         summary = short.summary(tmp_path / str(number))
         is_wrong = summary.verdict.bottleneck not in ("compute", "unknown")
         wrong += is_wrong or bool(summary.findings)
+        assert contradictions(summary, render(summary, WIDE)) == []
     assert wrong <= 1
