@@ -318,6 +318,8 @@ class StackSampler:
 
     def _run(self, stop: Any) -> None:
         try:
+            if self._watched and perf_counter_ns() >= self._last_stacks.due_ns:
+                self._last_stacks.write(self._watched)  # at once: nothing may ever run again
             while not self._watched:
                 self._last_stacks.write()
                 if stop.acquire(True, self._last_stacks.wait_s()):
