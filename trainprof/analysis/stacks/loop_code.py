@@ -121,8 +121,8 @@ def _by_line(
     has none, only that it computes otherwise can be known.
     """
     numbers, which = np.unique(samples.stack, return_inverse=True)
-    lines = [next(iter(names.stacks(np.array([number])))) for number in numbers.tolist()]
-    sites = [frames[0][0] if frames else "" for frames in lines]
+    stacks = [next(iter(names.stacks(np.array([number])))) for number in numbers.tolist()]
+    sites = [stack.frames[0][0] if stack.frames else "" for stack in stacks]
     place = np.unique(np.array(sites), return_inverse=True)[1][which]
     is_early = samples.taken_ns <= until_ns
     early, rest = (_is_mostly(is_torch, mask, place) for mask in (is_early, ~is_early))

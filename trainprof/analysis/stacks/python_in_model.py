@@ -112,9 +112,9 @@ def _is_other_code(samples: StackSamples) -> Bool:
 
 def _by_line(names: LineNames, stacks: Int64) -> Counter[str]:
     counted = Counter[str]()
-    for frames, count in names.stacks(stacks).items():
-        if frames:
-            counted[frames[0][0]] += count
+    for stack, count in names.stacks(stacks).items():
+        if stack.frames:
+            counted[stack.frames[0][0]] += count
     return counted
 
 

@@ -142,6 +142,9 @@ class LoaderConfig:
         draws_in_order: Each epoch has the dataset's samples in order; None: unknown.
         draws_all: Samples of its dataset, if torch's own sampler draws each in each epoch.
         sampler_takes_epoch: Its sampler has set_epoch, as torch's DistributedSampler has.
+        dataset_function: What torch calls of the dataset: "module:Class.__getitem__"; None where it
+            is no Python.
+        runs_own_code: Whether its dataset runs functions of the user's; None: unknown.
     """
 
     site: str
@@ -168,6 +171,8 @@ class LoaderConfig:
     draws_in_order: bool | None = None
     draws_all: int | None = None
     sampler_takes_epoch: bool | None = None
+    dataset_function: str | None = None
+    runs_own_code: bool | None = None
 
     @property
     def may_augment(self) -> bool:
@@ -192,6 +197,7 @@ class LoaderTimes:
             in that.
         bound: None where the pipeline model does not apply.
         hot_lines: Lines on which the preparation of its batches spends time.
+        library_call: A library's function that most of it is in, below none of the user's lines.
         worker_threads: None without workers, and where they did not record it.
         called_at: Where a function that trains calls for evaluation over it; None: unknown.
         evaluation_s, evaluation_wait_s: Evaluation over a loader that also trains, and the waits
@@ -223,6 +229,7 @@ class LoaderTimes:
     receive_cpu_s: float | None = None
     ready_share: float | None = None
     hot_lines: list[HotLine] = field(default_factory=list)
+    library_call: str | None = None
     worker_threads: WorkerThreads | None = None
     called_at: str | None = None
     evaluation_s: float = 0.0

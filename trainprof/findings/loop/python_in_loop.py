@@ -281,7 +281,9 @@ def _line_of_rest(context: RunContext, spent_s: float) -> HotLine | None:
         return line
     times = max(min(line.seconds / spent_s, 1.0) / line.share, 1.0)
     line_share = None if line.line_share is None else min(times * line.line_share, 1.0)
-    return replace(line, share=min(times * line.share, 1.0), line_share=line_share)
+    others = {site: min(times * share, 1.0) for site, share in line.other_lines.items()}
+    share = min(times * line.share, 1.0)
+    return replace(line, share=share, line_share=line_share, other_lines=others)
 
 
 def _own_cost_s(context: RunContext) -> float:

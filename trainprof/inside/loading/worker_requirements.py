@@ -9,10 +9,10 @@ import itertools
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from types import FunctionType, GeneratorType, MethodType, ModuleType
+from types import CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, Final
 
-from trainprof.inside.patching.static_lookup import stored
+from trainprof.inside.patching.static_lookup import of_class, stored
 
 # Of an object's attributes, and of what is in a list or dict, so many are looked at.
 _MAX_ATTRIBUTES: Final = 64
@@ -51,6 +51,8 @@ _GENERATORS: Final = {
 # Of a loader's, what its workers are given.
 _SENT: Final = ("dataset", "collate_fn", "worker_init_fn")
 _LOCKS: Final = ("lock", "RLock")
+# By which a dataset uses what it holds: another dataset, a transform, a module.
+_CALLED: Final = ("__getitem__", "__iter__", "__call__", "forward")
 _PICKLED_ITS_WAY: Final = ("__reduce__", "__reduce_ex__", "__getstate__")
 
 
@@ -81,6 +83,18 @@ def generators(dataset: Any, is_own: Callable[[type], bool]) -> list[str]:
         if type(value).__name__ in _GENERATORS.get(type(value).__module__.partition(".")[0], ())
     )
     return list(itertools.islice(names, _MOST_NAMED))
+
+
+def holds_code(dataset: Any, is_user_code: Callable[[CodeType], bool]) -> bool:
+    """Whether a dataset holds a function of the user's, or an object whose calls run one."""
+    held = _walk("", dataset, _MAX_DEPTH, lambda thing: not _is_open(type(thing)))
+    calls = (
+        thing if type(thing) is FunctionType else of_class(type(thing), name)
+        for _, thing in held
+        if thing is not dataset
+        for name in _CALLED
+    )
+    return any(type(call) is FunctionType and is_user_code(call.__code__) for call in calls)
 
 
 def is_on_device(batch: Any, tensor: Any) -> bool:

@@ -68,6 +68,7 @@ _OF_ARRAYS: Final = ("numpy", "scipy")
 _MODULE_OF_CLASS: Final = type.__dict__["__module__"].__get__
 _SAMPLED: Final = int(Kind.STACK_SAMPLE)
 CoreTimes = tuple[int, int] | None
+_StackKey = tuple[tuple[int, ...] | int, ...]
 # Python's own, whose code does little but wait for a lock, a pipe, a socket or a child.
 _WAITING: Final = (
     "threading queue selectors socket ssl subprocess concurrent/futures/_base "
@@ -237,7 +238,7 @@ class StackSampler:
         self._stop: Any = None
         self._has_ended: Any = None
         self._samples = 0
-        self._stacks: dict[tuple[int, ...], int] = {}
+        self._stacks: dict[_StackKey, int] = {}
         self._cpu_shares = ThreadCpuShares()
         self._torch_users = TorchUsers()
         self._uniform = Random().uniform
@@ -429,12 +430,15 @@ class StackSampler:
         return self._torch_users.uses(code, partial(globals_of, ident, code))
 
     def _stack(self, stack: CopiedFrame) -> int:
-        """Returns the id of the user's frames in a stack, innermost first; 0 if none."""
-        frames = self._session.sites.frames(stack, beginning_of_child(), self._fetch_file)
-        key = tuple(frames)
+        """Returns the id of the user's frames in a stack, with what they call; 0 if none."""
+        sites, child = self._session.sites, beginning_of_child()
+        frames = sites.frames(stack, child, self._fetch_file)
+        calls = sites.library_calls(stack, child, self._fetch_file) if frames else ()
+        key: _StackKey = (calls, *frames)
         known = self._stacks.get(key, 0)
-        if known == 0 and key and len(self._stacks) < _MOST_STACKS:
-            known = self._stacks[key] = self._session.log.define(Topic.STACK, json.dumps(frames))
+        if known == 0 and frames and len(self._stacks) < _MOST_STACKS:
+            text = json.dumps(key if calls else frames)
+            known = self._stacks[key] = self._session.log.define(Topic.STACK, text)
         self._session.log.refer(known)
         return known
 
