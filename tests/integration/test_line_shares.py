@@ -101,7 +101,7 @@ def test_shares_lie_in_their_intervals(tmp_path: Path) -> None:
     assert parts.get("hook", "backward") == "backward"
 
 
-# Most of a sample is to unpack, a third as much a shuffle, the rest one line of Python.
+# Most of a sample is unpacked, a third as much a shuffle.
 TWO_LINES = without_compiler("""
 import io, json, random, time, zipfile
 import torch
@@ -117,7 +117,7 @@ class Data(Dataset):
         self.memory = io.BytesIO()
         self.archive = zipfile.ZipFile(self.memory, "w", zipfile.ZIP_DEFLATED)
         self.archive.writestr("x", random.Random(0).randbytes(1_000) * 3_000)
-        self.numbers = list(range(12_000))
+        self.numbers = list(range(4_000))
 
     def __len__(self):
         return 640
@@ -154,11 +154,10 @@ def test_a_function_of_two_slow_lines_has_both_and_what_they_call(tmp_path: Path
         summary, planted = profile(directory, TWO_LINES)
         line = summary["loaders"][0]["hot_lines"][0]
         shares = {line["site"]: line["line_share"], **line["other_lines"]}
-        seen = {name: shares.get(f"script.py:{number}", 0.0) for name, number in at.items()}
-        if not line["is_at_least"] and seen == pytest.approx(planted, abs=0.15):
+        met = {name: shares.get(f"script.py:{number}", 0.0) for name, number in at.items()}
+        seen = {name: share / sum(met.values()) for name, share in met.items()}
+        if seen == pytest.approx(planted, abs=0.1):
             break
-    calls = {"zip": "zipfile (ZipFile.read)", "shuffle": "random (Random.shuffle)"}
-    most = max(planted, key=lambda name: planted[name])
-    assert (line["function"], line["site"]) == ("__getitem__", f"script.py:{at[most]}")
-    assert line["library_call"] == calls[most]
-    assert seen == pytest.approx(planted, abs=0.15)
+    assert seen == pytest.approx(planted, abs=0.1)
+    assert (line["function"], line["site"]) == ("__getitem__", f"script.py:{at['zip']}")
+    assert line["library_call"] == "zipfile (ZipFile.read)"
