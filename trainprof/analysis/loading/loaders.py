@@ -367,7 +367,7 @@ _SETTINGS: Final[tuple[tuple[tuple[str, ...], Callable[[Any], Any]], ...]] = (
     (("runs_own_code",), _flag),
     (("dataset", "dataset_function", "start_method", "workers_started_by"), _word),
     (("num_workers", "prefetch_factor", "batch_size"), integer),
-    (("open_files", "unpicklable", "generators"), words),
+    (("open_files", "python_objects", "unpicklable", "generators"), words),
 )
 
 

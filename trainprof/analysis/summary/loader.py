@@ -46,6 +46,7 @@ class Fetch:
     throttled, reading and asleep partition the wall time; what the kernel does not tell is None,
     and in asleep. Totals are scaled up from the `measured` fetches. `typical_sample_s` is the
     median over batches of a sample's mean; `slow_samples` the slowest of all, slowest first.
+    `batch_tensors` counts the tensors and arrays of a batch, on average.
     `batch_bytes_error` is the standard error of `batch_bytes`, None of fewer than two batches.
     """
 
@@ -68,6 +69,7 @@ class Fetch:
     slow_samples: list[dict[str, Any]]
     per_worker: list[dict[str, Any]]
     batch_bytes_error: float | None = None
+    batch_tensors: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +259,8 @@ class LoaderHazards:
     Attributes:
         lost_workers: Those that ended without being asked to.
         open_files: Attributes of the dataset that hold an open file, with their class.
+        python_objects: Attributes of the dataset that hold thousands of Python objects, with their
+            number: forked workers copy the memory of those that they read.
         unpicklable: What workers that are not forked could not receive, with its class.
         changed_between_passes: Attributes of the dataset that training changes between epochs.
         generators: Attributes of the user's dataset that are random generators: workers would have
@@ -274,6 +278,7 @@ class LoaderHazards:
 
     lost_workers: list[dict[str, Any]]
     open_files: list[str] = field(default_factory=list)
+    python_objects: list[str] = field(default_factory=list)
     unpicklable: list[str] = field(default_factory=list)
     changed_between_passes: list[str] = field(default_factory=list)
     generators: list[str] = field(default_factory=list)

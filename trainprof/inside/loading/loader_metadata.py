@@ -22,6 +22,7 @@ from trainprof.inside.loading.worker_requirements import (
     generators,
     holds_code,
     open_files,
+    python_objects,
     start_method,
     unpicklable,
 )
@@ -240,6 +241,7 @@ def look_closer(
     dataset = whole_of(getattr(loader, "dataset", None))
     return {
         "open_files": open_files(dataset),
+        "python_objects": python_objects(dataset) if workers_are_forked else [],
         "unpicklable": [] if workers_are_forked else unpicklable(loader),
         "generators": generators(dataset, is_own),
     }

@@ -42,6 +42,8 @@ _OPEN: Final = {
     "psycopg2": ("connection", "cursor"),
     "pymysql": ("Connection", "Cursor"),
 }
+_HOLDERS: Final = frozenset(map(id, (list, tuple, dict, set, frozenset, deque)))
+_MANY_OBJECTS: Final = 10_000
 # What keeps the state of random numbers, which each worker gets a copy of.
 _GENERATORS: Final = {
     "numpy": ("Generator", "RandomState"),
@@ -65,6 +67,20 @@ def open_files(dataset: Any) -> list[str]:
         if _is_open(type(thing))
         # But a text file that is not read: a log, say.
         and not (type(thing) is io.TextIOWrapper and type(thing.buffer) is io.BufferedWriter)
+    )
+    return list(itertools.islice(names, _MOST_NAMED))
+
+
+def python_objects(dataset: Any) -> list[str]:
+    """Returns a dataset's attributes that hold many Python objects, with their number.
+
+    Whoever reads one changes its reference count, and so its page of memory.
+    """
+    held = _walk("", dataset, _FILE_DEPTH, lambda thing: not _is_open(type(thing)))
+    names = (
+        f"{name} ({type(thing).__name__} of {len(thing):,})".lstrip()
+        for name, thing in held
+        if id(type(thing)) in _HOLDERS and len(thing) >= _MANY_OBJECTS
     )
     return list(itertools.islice(names, _MOST_NAMED))
 
