@@ -44,7 +44,7 @@ CASES = (
     Case("saving", "slow_checkpoints"),
     Case("values_each_step", "exposed_syncs"),
     Case("hidden_wait", None),
-    Case("float32", None),
+    Case("float32", "full_precision"),
     Case("healthy", None, is_mended=False),
     Case("scaler", None, is_mended=False),
     Case("graphs", "launch_bound", is_mended=False),

@@ -99,7 +99,15 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Tells which tests kept the machine from the others: they are what makes a run long."""
+    """Names tests that kept the machine from the others: they are what makes a run long.
+
+    And says how many summaries were checked for contradictions.
+    """
+    reports = [x for reports in terminalreporter.stats.values() for x in reports]
+    properties = [x.user_properties for x in reports if getattr(x, "when", "") == "teardown"]
+    checked = sum(dict(named).get(proofs.SUMMARIES, 0) for named in properties)
+    if checked:
+        terminalreporter.write_line(f"{checked} summaries checked for contradictions")
     for report in terminalreporter.getreports("passed"):
         times = dict(report.user_properties).get(ALONE)
         if times and report.when == "call":

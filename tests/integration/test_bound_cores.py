@@ -42,5 +42,6 @@ def test_the_cores_are_those_of_the_process_that_trains(tmp_path: Path, by: str)
     assert summary["system"]["cpu"]["core_numbers"] == cores[:1]
     assert summary["system"]["cpu"]["cores_usable"] <= 1
     assert manifest["host"]["core_numbers"] == cores
+    assert summary["system"]["cpu"]["cores_launched_on"] == len(cores)
     assert manifest["entry"] == "script.py"
     assert summary["faults"] == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from support.styles import profile, without_compiler
 
 # The worker reads all objects, 100 a sample, and goes on until memory has been measured twice.

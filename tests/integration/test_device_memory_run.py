@@ -59,16 +59,20 @@ def line_of(text: str) -> int:
     return next(n for n, line in enumerate(SCRIPT.splitlines(), 1) if text in line)
 
 
-@pytest.mark.proves("Devices", "its memory: peak, growth, out of memory, nothing is reset")
-@pytest.mark.proves("Devices", "--find-syncs: waits in native code, by line; no warning is seen")
-def test_memory_and_found_syncs_of_a_run(tmp_path: Path) -> None:
-    library = simgpu.built(tmp_path.parent.parent)
+def environment_with(library: Path) -> dict[str, str]:
     places = (simgpu.HERE, ROOT, ROOT / "tests")
-    environment = {
+    return {
         "TEST_SIMGPU": str(library),
         "PYTHONPATH": os.pathsep.join(map(str, places)),
         "OMP_NUM_THREADS": "1",
     }
+
+
+@pytest.mark.proves("Devices", "its memory: peak, growth, out of memory, nothing is reset")
+@pytest.mark.proves("Devices", "--find-syncs: waits in native code, by line; no warning is seen")
+def test_memory_and_found_syncs_of_a_run(tmp_path: Path) -> None:
+    library = simgpu.built(tmp_path.parent.parent)
+    environment = environment_with(library)
     script = write_script(tmp_path, SCRIPT)
     bare = run(PYTHON, script.name, cwd=tmp_path, env=environment)
     options = ("-o", "run", "--find-syncs")
@@ -96,3 +100,43 @@ def test_memory_and_found_syncs_of_a_run(tmp_path: Path) -> None:
     assert (syncs["first_step"], syncs["steps"], syncs["known_calls"]) == (20, 20, 0)
     (call,) = syncs["calls"]
     assert call == {"site": f"{script.name}:{line_of('here it waits')}", "count": 40}
+
+
+# Operators of 2 us, which take the host longer to launch, and a peak of so much of 80 GiB.
+SMALL = f"""{PREAMBLE}
+import sys
+from types import SimpleNamespace
+import simgpu
+from support.fake_memory import FakeAllocator
+
+simgpu.device.set_costs_ns(2_000, 20_000, 0, 5_000)
+memory = FakeAllocator()
+memory.allocate(int(sys.argv[1]) * {GIB})
+torch.simgpu.memory_stats_as_nested_dict = memory.nested
+torch.simgpu.get_device_properties = lambda index: SimpleNamespace(total_memory=memory.total)
+layers = [layer for _ in range(16) for layer in (nn.Linear(64, 64), nn.ReLU())]
+model = nn.Sequential(*layers, nn.Linear(64, 1)).to("simgpu")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=False)
+for _ in range(150):
+    loss = mse(model(torch.randn(16, 64).to("simgpu")), torch.randn(16, 1).to("simgpu"))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+torch.accelerator.synchronize()
+"""
+
+
+@pytest.mark.proves("Devices", "a small batch: launch-bound, and most of its memory is free")
+@pytest.mark.parametrize(("gib", "expected"), [(10, True), (60, False)])
+def test_a_small_batch_where_memory_is_free(tmp_path: Path, gib: int, expected: bool) -> None:
+    library = simgpu.built(tmp_path.parent.parent)
+    script = write_script(tmp_path, SMALL)
+    words = ("-o", "run", script.name, str(gib))
+    assert run(TRAINPROF, *words, cwd=tmp_path, env=environment_with(library)).status == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    findings = {finding["id"]: finding for finding in summary["findings"]}
+    assert "launch_bound" in findings
+    assert ("small_batch" in findings) is expected
+    if expected:
+        evidence = findings["small_batch"]["evidence"]
+        assert (evidence["reserved_bytes"], evidence["limit_bytes"]) == (gib * GIB, 80 * GIB)

@@ -55,6 +55,8 @@ SEEDS = {
     "exposed_syncs": 3,
     "emptied_cache": 3,
     "device_at_work": 3,
+    "full_precision": 3,
+    "tensor_cores": 3,
     "launch_bound": 3,
     "python_on_device": 3,
 }

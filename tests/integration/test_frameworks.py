@@ -536,6 +536,29 @@ def test_same_losses_right_counts_and_a_planted_cost(framework: Framework, tmp_p
         _check_profiled(framework, script, command, plain, tmp_path / "-".join(("ours", *command)))
 
 
+RELOADING = """
+class Reloading(Regression):
+    def train_dataloader(self):
+        return DataLoader(tensors(10), batch_size=4, num_workers=1)
+
+trainer = L.Trainer(**{**quiet, "max_epochs": 3}, enable_checkpointing=False,
+                    reload_dataloaders_every_n_epochs=1)
+trainer.fit(Reloading())
+"""
+
+
+@pytest.mark.frameworks("lightning")
+def test_what_starts_of_workers_take_goes_by_the_argument_of_lightning(tmp_path: Path) -> None:
+    script = f"{FRAMEWORK_PREAMBLE}{LIGHTNING}{RELOADING}"
+    _output([*TRAINPROF, "-o", "run"], tmp_path / "ours", script)
+    summary = json.loads((tmp_path / "ours" / "run" / "summary.json").read_text())
+    (loader,) = summary["loaders"]
+    assert (loader["passes"], loader["built"], summary["training"]["epochs"]) == (3, 3, 3)
+    restarts = next(x for x in summary["findings"] if x["id"] == "worker_restart")
+    assert restarts["evidence"]["starts"] == loader["init_s"]["n"] == 5
+    assert "reload_dataloaders_every_n_epochs=0" in restarts["advice"]
+
+
 def _check_profiled(
     framework: Framework, script: str, command: Sequence[str], plain: list[str], directory: Path
 ) -> None:

@@ -90,6 +90,12 @@ loader = DataLoader(Waiting(), 4, num_workers=2, persistent_workers=True)
 for epoch in range(3):
     for x, y in timed_next(loader):
         train(x, y)
+# ---- epochs with workers and without, in turn | 24 24 4
+dataset = Waiting()
+for epoch in range(4):
+    loader = DataLoader(dataset, 4, num_workers=epoch % 2)
+    for x, y in timed_next(loader):
+        train(x, y)
 # ---- an IterableDataset split among workers | 12 12 2
 class Stream(IterableDataset):
     def __iter__(self):

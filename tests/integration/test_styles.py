@@ -185,6 +185,36 @@ for epoch in range(2):
     with torch.no_grad(), timed("evaluation"):
         total = sum(mse(model(x), y).item() for x, y in validation)
     model.train()
+# ---- training batches evaluated, to a break or a count | 12 12 2 12 | key=evaluation without=
+model, optimizer = fresh()
+loader = make_loader()
+for epoch in range(2):
+    for x, y in loader:
+        learn(model, optimizer, x, y)
+    model.eval()
+    with torch.no_grad(), timed("evaluation"):
+        for number, (x, y) in enumerate(loader):
+            if number == 3:
+                break
+            mse(model(x), y)
+    with torch.no_grad(), timed("evaluation"):
+        batches = iter(loader)
+        for number in range(2):
+            x, y = next(batches)
+            mse(model(x), y)
+    model.train()
+# ---- so, inside an epoch | 12 12 2 12 | key=evaluation without=
+model, optimizer = fresh()
+loader = make_loader()
+for epoch in range(2):
+    for step, (x, y) in enumerate(loader):
+        learn(model, optimizer, x, y)
+        if step % 3 == 1:
+            with torch.no_grad(), timed("evaluation"):
+                for number, (x, y) in enumerate(loader):
+                    if number == 2:
+                        break
+                    mse(model(x), y)
 # ---- stochastic weight averaging, and its batch norms | 18 18 3 6 | key=evaluation without=
 from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
 

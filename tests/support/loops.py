@@ -1,6 +1,7 @@
 """Training loops written in a line: `3( i1 5( n1 l ) s1 [ i2 2( n2 f0 ) s2 ] )`.
 
 i1 n1 s1    a new iterator of the loader of train.py:1, its next batch, its end
+r1          from here on its iterator before goes on
 f fg ft f0  a forward with gradients in training mode; only with gradients; only in training mode;
             with neither
 b u u2 l    a backward, an update of optimizer 1 or 2, forward with backward and update
@@ -30,12 +31,15 @@ class Loop:
     Attributes:
         evaluated_ns: What was between brackets, all together.
         loaders, optimizers: Ids by number.
+        left: Last batches of the iterators before, by id of their loader.
+        left: Last batches of iterators before, by id.
     """
 
     run: FakeRun = field(default_factory=FakeRun)
     evaluated_ns: int = 0
     loaders: dict[int, int] = field(default_factory=dict)
     optimizers: dict[int, int] = field(default_factory=dict)
+    left: dict[int, list[int]] = field(default_factory=dict)
 
     def play(self, text: str) -> Loop:
         """Plays a line of text, as above."""
@@ -61,7 +65,13 @@ class Loop:
 
     def _step(self, what: str, which: str) -> None:
         run = self.run
-        if what in "ins":
+        if what == "i":
+            number = self.loader(int(which))
+            self.left.setdefault(number, []).append(run.yielded.get(number, 0))
+        if what == "r":
+            number = self.loader(int(which))
+            run.yielded[number] = self.left[number].pop()
+        elif what in "ins":
             calls = {"i": run.iterate, "n": run.next, "s": run.stop}
             calls[what](self.loader(int(which)))
         elif what == "f":

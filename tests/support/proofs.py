@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+# A property of integration tests: how many summaries of their runs were checked.
+SUMMARIES = "summaries"
 README = Path(__file__).parents[2] / "README.md"
 BEGIN = "<!-- written by pytest --update-readme -->"
 END = "<!-- end of the table -->"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from trainprof.analysis.summary.code import HottestLine
+from trainprof.analysis.summary.code import HottestLine, OptimizerUse
 from trainprof.analysis.summary.device import Energy, Gpu, SyncPoint, Transfer, Utilization
 from trainprof.analysis.summary.finding import LIKELY, Finding
 from trainprof.analysis.summary.loader import Fetch, Loader, LoaderBound
@@ -420,6 +420,7 @@ def slow_loader() -> RunSummary:
             site="train.py:41",
         ),
         overhead=Overhead(events=2760, bytes=92 * 1024, per_step_us=9.1, share=0.00004),
+        optimizers=[OptimizerUse("AdamW", "train.py:52", 62, 2, 2, 250, 0.8)],
         wait_threshold_s=0.5,
     )
 

@@ -88,7 +88,7 @@ _BY_LINE: Final = "the lines that take most of a step are under Hot lines on the
 # What were findings once: where they are seen now.
 GONE: Final[dict[str, str]] = {
     "competing_thread": "the page says under Threads how often another thread was at work",
-    "recomputed_forward": "the page says under Not judged what computing forwards again takes",
+    "recomputed_forward": "the page names computing forwards again in backward from 5 % on",
     **dict.fromkeys(
         (
             "broadcast_pairs",

@@ -17,9 +17,10 @@ from trainprof.analysis.summary.finding import (
     is_unsure,
     leads,
 )
+from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.findings.catalogue import RULES
-from trainprof.findings.gain import outside_steps, passed_over_for, python_gain
+from trainprof.findings.gain import noise_bar, outside_steps, passed_over_for, python_gain
 from trainprof.findings.library_loop import LIBRARY_AT
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
@@ -51,7 +52,7 @@ def diagnose(
     *,
     failed: Callable[[str, Exception], None] | None = None,
 ) -> Diagnosis:
-    """Asks rules; nothing is reported in less than 20 steady steps.
+    """Asks rules; nothing is reported of fewer than MIN_STEADY_STEPS.
 
     Args:
         failed: Called with a rule that fails, and its error; None: it is raised.
@@ -61,15 +62,14 @@ def diagnose(
     by_id = {rule.id: rule for rule in rules}
     asked = (_asked(rule, context, failed) for rule in by_id.values())
     results = [x for x in asked if x is not None]
-    joined = [
-        marked_if_tried(finding, context) for finding in joined_by_line(results, by_id, context)
-    ]
+    by_line, joined_with = joined_by_line(results, by_id, context)
+    joined = [marked_if_tried(finding, context) for finding in by_line]
     judged = [(finding, passed_over_for(finding, by_id[finding.id], context)) for finding in joined]
     passed_over = [why for _, why in judged if why is not None]
     worthwhile = [finding for finding, why in judged if why is None]
     completed = [_completed(finding, by_id[finding.id], context) for finding in worthwhile]
     reported, symptoms = _without_symptoms(completed, by_id)
-    return Diagnosis(ranked(reported), [*symptoms, *passed_over])
+    return Diagnosis(ranked(reported), [*symptoms, *joined_with, *passed_over])
 
 
 def _asked(
@@ -131,15 +131,34 @@ def _completed(finding: Finding, rule: Rule, context: RunContext) -> Finding:
     severity = "high" if saved >= _HIGH else "warn" if saved >= _WARN else "note"
     if leads(finding):
         severity = finding.severity or "warn"
-    steps = context.steps_with_most(rule.traits.keys)
-    return replace(finding, severity=severity, thresholds=thresholds, steps=steps)
+    return replace(
+        finding,
+        severity=severity,
+        thresholds=thresholds,
+        steps=context.steps_with_most(rule.traits.keys),
+        low_confidence=_low_confidence(finding, rule, context),
+    )
+
+
+def _low_confidence(finding: Finding, rule: Rule, context: RunContext) -> str:
+    """Returns why a gain is little sure, "" where it is as sure as its interval."""
+    if finding.recoverable_s is None:
+        return ""
+    if context.summary.taken_by_others:
+        return context.summary.taken_by_others
+    if float(finding.evidence[LIKELY]) - 1 < noise_bar(finding, rule, context):
+        return f"the halves of this run differ by {percent(context.noise)}"
+    return ""
 
 
 def joined_by_line(
     findings: Iterable[Finding], rules: Mapping[str, Rule], context: RunContext
-) -> list[Finding]:
-    """Joins to a finding, in the order of rules, what else its line is the cause of: both gains."""
-    left = list(findings)
+) -> tuple[list[Finding], list[PassedOver]]:
+    """Joins to a finding, in the order of rules, what else its line is the cause of: both gains.
+
+    Returns what is left, and what was joined to one of those.
+    """
+    left, apart = list(findings), list[PassedOver]()
     # What is asked last comes of what is asked first, which may come of others in turn.
     for symptom in [x.id for x in reversed(left) if rules[x.id].comes_of]:
         there = next((x for x in left if x.id == symptom and x.site), None)
@@ -148,7 +167,8 @@ def joined_by_line(
             continue
         joined = _with_its_symptom(root, there, context)
         left = [joined if x is root else x for x in left if x is not there]
-    return left
+        apart.append(PassedOver(there, SYMPTOM, root=root.id))
+    return left, apart
 
 
 def _is_root(

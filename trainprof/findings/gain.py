@@ -26,7 +26,7 @@ from trainprof.analysis.summary.finding import (
     is_unsure,
     may_lose,
 )
-from trainprof.analysis.summary.levels import LEAST_GAIN, MOST_NOISE, percent
+from trainprof.analysis.summary.levels import LEAST_GAIN, MANY_STEPS, percent
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.findings.wording import span
 
@@ -50,6 +50,8 @@ _MIXED_SAVES: Final = (0.3, 0.45, 0.55)
 NOISE_TIMES: Final = 2.0
 # What may as well lose has to promise more.
 _UNSURE_GAIN: Final = 0.1
+# A cause that does not rest on timings is there however noisy they are: such a gain is reported.
+_CERTAIN_GAIN: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +356,15 @@ def needless_finding(
 
 def least_gain(noise: float) -> float:
     """Returns the gain from which a finding in steady steps is reported, by `RunContext.noise`."""
-    return max(LEAST_GAIN, NOISE_TIMES * min(noise, MOST_NOISE))
+    return max(LEAST_GAIN, NOISE_TIMES * noise)
+
+
+def noise_bar(finding: Finding, rule: Rule, context: RunContext) -> float:
+    """Returns the gain from which the run's own noise cannot explain what a finding saves."""
+    if not rule.noise_matters:
+        return LEAST_GAIN
+    # What may lose has to stand out from all that makes steps differ.
+    return least_gain(context.noise if is_unsure(finding) else context.noise_of(rule.traits.keys))
 
 
 def passed_over_for(finding: Finding, rule: Rule, context: RunContext) -> PassedOver | None:
@@ -366,13 +376,11 @@ def passed_over_for(finding: Finding, rule: Rule, context: RunContext) -> Passed
         return PassedOver(finding, MAY_LOSE)
     # Of a short run imports are most: one that is meant to go on is not.
     of_training = (finding.recoverable_s or 0.0) / max(context.training_s, 1e-9)
-    bar = LEAST_GAIN
-    if rule.noise_matters:
-        # What may lose has to stand out from all that makes steps differ.
-        bar = least_gain(
-            context.noise if is_unsure(finding) else context.noise_of(rule.traits.keys)
-        )
-        bar = max(bar, _UNSURE_GAIN) if is_unsure(finding) else bar
     if gain < LEAST_GAIN or of_training < LEAST_GAIN / 2:
         return PassedOver(finding, LITTLE, LEAST_GAIN)
+    if rule.noise_matters and is_unsure(finding) and gain < _UNSURE_GAIN:
+        return PassedOver(finding, MAY_LOSE, _UNSURE_GAIN)
+    bar = noise_bar(finding, rule, context)
+    if not rule.by_timing and context.summary.training.steady_steps >= MANY_STEPS:
+        bar = min(bar, _CERTAIN_GAIN)
     return None if gain >= bar else PassedOver(finding, IN_NOISE, bar)

@@ -23,6 +23,8 @@ class Rule(RuleText):
             reach `saved.py`, which takes names for today's where findings have traits.
         noise_matters: A gain that the run's noise hides is not reported. Not so of what lies
             outside of steady steps, or is the change itself that halves of a run differ by.
+        by_timing: Its cause is read off times compared with each other (not off an argument, a
+            call or a line): what makes times uneven hides it.
         explained_by: Rules whose finding is the cause, where both are there.
         explains_unsure_workers: Where it is there, it explains why more workers may not help.
         comes_of: Rules whose finding at the same line is the cause, and takes over the gain.
@@ -39,6 +41,7 @@ class Rule(RuleText):
     order: int = 1_000
     old_names: tuple[str, ...] = ()
     noise_matters: bool = True
+    by_timing: bool = False
     explained_by: tuple[str, ...] = ()
     explains_unsure_workers: bool = False
     comes_of: tuple[str, ...] = ()

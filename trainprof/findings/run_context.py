@@ -10,15 +10,22 @@ import numpy as np
 
 from trainprof.analysis.loading.loader_builder import BuilderSettings, settings_of
 from trainprof.analysis.model.torch_settings import TorchSettings
+from trainprof.analysis.pipeline.bounds import predict
 from trainprof.analysis.run.evidence import NAMED_FROM_SHARE, DeviceEvidence
 from trainprof.analysis.run.metadata import Notes
-from trainprof.analysis.statistics.step_noise import half_split_noise, half_split_noise_without
+from trainprof.analysis.statistics.step_noise import (
+    Floats,
+    half_split_noise,
+    half_split_noise_without,
+    pace_half_width,
+    share_half_width,
+)
 from trainprof.analysis.summary.code import MAKING, HotLine, hottest
-from trainprof.analysis.summary.free_cores import shared_cpu
-from trainprof.analysis.summary.levels import percent
+from trainprof.analysis.summary.levels import MANY_STEPS, MOST_NOISE, percent
 from trainprof.analysis.summary.loader import cost_s, starts_s, total_s
 from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
+from trainprof.findings.loading.model_inputs import without_others
 from trainprof.findings.loading.waiting import Cause, Limits, cause_of, runnable_share
 
 # All of the analysis hangs on them, which `report` of a saved run does without.
@@ -41,6 +48,8 @@ _CROWDED_FROM_SHARE: Final = 0.1
 # Of training, that workers need at least to make all of a loader's batches: one beside it that is
 # waited for may hide that.
 _HIDDEN_FROM_SHARE: Final = 0.25
+# Of steps, a part that would be nearly all of them.
+_MOST_OF_STEPS: Final = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +152,8 @@ class RunContext:
         full_collections: How often the garbage collector walked all objects in training.
         clips_gradients: By torch.nn.utils, which takes no sparse ones.
         backwards: Runs of the autograd engine in training.
-        noise: Of the mean steady step, as a share: by how much the halves of the run differ.
+        noise: Of the mean steady step, as a share: by how much the halves of the run differ, up to
+            MOST_NOISE; of few steps at least what their mean may be off by.
         steps: Of the training phase.
         settings: The thresholds of all rules, by "rule.name", as `catalogue.with_usual` has them.
         torch: How it was set.
@@ -184,8 +194,10 @@ class RunContext:
         spent, steady = self._spent(keys), self.steps.steady.mask
         if self.is_on_device or spent is None or not spent[steady].any():
             return self.noise
-        wall = self.steps.wall_ns[steady].astype(np.float64)
-        return min(self.noise, half_split_noise_without(wall, spent[steady].astype(np.float64)))
+        wall, part = self.steps.wall_ns.astype(np.float64), spent.astype(np.float64)
+        if np.count_nonzero(steady) < MANY_STEPS:
+            return _noise_of_few(wall, part, self.steps)
+        return min(self.noise, half_split_noise_without(wall[steady], part[steady]))
 
     def _spent(self, keys: Sequence[str]) -> Int64 | None:
         """Returns what some ledger keys took of each step, ns; None where no step has them."""
@@ -250,7 +262,12 @@ class RunContext:
     def held_up_s(self, key: str, cause: str) -> float:
         """Returns for how long a ledger key held training up, by what a device idles for."""
         spent_s = self.training.get(key, 0.0)
-        return min(spent_s, self.idle_s(cause) or 0.0) if self.is_on_device else spent_s
+        if not self.is_on_device:
+            return spent_s
+        idle_s = self.idle_s(cause) or 0.0
+        if key == "other":  # to the device a loss that is no module is the host's Python, too
+            idle_s = max(idle_s - (self.summary.loss_in_loop_s or 0.0), 0.0)
+        return min(spent_s, idle_s)
 
     def builder(self) -> BuilderSettings | None:
         """Returns who builds the loaders that feed training, where it is told how, and is one."""
@@ -285,15 +302,6 @@ def named_line(lines: Sequence[HotLine], part: str) -> HotLine | None:
 def context_of_process(numbers: ProcessNumbers, settings: Mapping[str, float]) -> RunContext:
     """Returns what the rules look at, by the numbers of the training process."""
     evidence, steps, summary = numbers.evidence, numbers.steps, numbers.summary
-    cpu = shared_cpu(summary.system.cpu) if summary.system else None
-    # That other programs kept busy; 0 where the run hardly felt that.
-    taken = cpu.others_share * cpu.cores if cpu is not None and cpu.is_disturbed else 0.0
-
-    def model_of(number: int) -> LoaderModel | None:
-        model = numbers.model_of(number)
-        if model is None:
-            return None
-        return replace(model, inputs=replace(model.inputs, taken_cores=taken))
 
     def loaders_of(role: str, exposed: float) -> list[Feeder]:
         here = [x for x in evidence.loaders if x.thread == "training" and x.role == role]
@@ -301,7 +309,7 @@ def context_of_process(numbers: ProcessNumbers, settings: Mapping[str, float]) -
         here.sort(key=lambda loader: -(loader.wait_total_s + total_s(loader.first_batch_s)))
         for loader in here[:_MOST_LOADERS]:
             feeder = Feeder(loader, None, None, None, None, evidence.training_s, exposed)
-            feeder = _modelled(feeder, model_of, _limits(settings), summary.run.is_on_device)
+            feeder = _modelled(feeder, numbers.model_of, _limits(settings), summary)
             results.append(replace(feeder, steps_share=numbers.steps_shares.get(loader.id, 1.0)))
         return results
 
@@ -315,7 +323,7 @@ def context_of_process(numbers: ProcessNumbers, settings: Mapping[str, float]) -
         feeding=loaders_of(TRAINING, in_training),
         evaluating=loaders_of(EVALUATION, in_evaluation),
         checkpoints=evidence.checkpoints,
-        noise=half_split_noise(steps.wall_ns[steps.steady.mask].astype(np.float64)),
+        noise=_noise_of_steps(steps),
         steps=steps,
         settings=settings,
         full_collections=numbers.full_collections,
@@ -324,6 +332,28 @@ def context_of_process(numbers: ProcessNumbers, settings: Mapping[str, float]) -
         torch=numbers.torch,
         notes=numbers.notes,
     )
+
+
+def _noise_of_steps(steps: StepTable) -> float:
+    wall = steps.wall_ns[steps.steady.mask].astype(np.float64)
+    noise = min(half_split_noise(wall), MOST_NOISE)
+    if not 0 < len(wall) < MANY_STEPS:
+        return noise
+    return max(noise, pace_half_width(wall, cycle=steps.cycle))
+
+
+def _noise_of_few(wall: Floats, part: Floats, steps: StepTable) -> float:
+    """Returns what the gain of steps without a part may be off by, as a share of the pace.
+
+    What the first steps, which are not steady, have of it in addition is not what later ones gain.
+    """
+    steady = steps.steady.mask
+    share, all_share = (
+        min(float(part[chosen].sum() / wall[chosen].sum()), _MOST_OF_STEPS)
+        for chosen in (steady, np.ones_like(steady))
+    )
+    reach = share_half_width(part[steady], wall[steady], cycle=steps.cycle)
+    return reach / (1 - share) + max((1 - share) / (1 - all_share) - 1, 0.0)
 
 
 def _exposed_share(
@@ -360,7 +390,7 @@ def _modelled(
     feeder: Feeder,
     model_of: Callable[[int], LoaderModel | None],
     limits: Limits,
-    on_device: bool,
+    summary: RunSummary,
 ) -> Feeder:
     """Returns a loader with what the pipeline model says of it, where it costs enough to ask."""
     loader, training_s = feeder.loader, feeder.training_s
@@ -370,9 +400,15 @@ def _modelled(
     model = model_of(loader.id)
     if model is None:
         return feeder
-    felt = feeder.exposed if on_device else None
-    cause = cause_of(loader, model.inputs, model.now, feeder.wait_share, limits, felt=felt)
-    return replace(feeder, inputs=model.inputs, measured=model.measured, now=model.now, cause=cause)
+    inputs, now, is_disturbed = model.inputs, model.now, bool(summary.taken_by_others)
+    if is_disturbed:
+        inputs = without_others(inputs)
+        now = predict(inputs)
+    felt = feeder.exposed if summary.run.is_on_device else None
+    cause = cause_of(
+        loader, inputs, now, feeder.wait_share, limits, felt=felt, is_disturbed=is_disturbed
+    )
+    return replace(feeder, inputs=inputs, measured=model.measured, now=now, cause=cause)
 
 
 def _may_crowd(loader: Loader, training_s: float) -> bool:

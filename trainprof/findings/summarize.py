@@ -9,12 +9,12 @@ from trainprof.analysis.run.evidence import Evidence
 from trainprof.analysis.run.one_process import ProcessNumbers
 from trainprof.analysis.run.ranks import common_faults
 from trainprof.analysis.run.run_numbers import RunNumbers, first_process, run_numbers
-from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.finding import IN_NOISE, SOME_RANKS, Finding, PassedOver
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.catalogue import RULES, rule_settings, with_usual
 from trainprof.findings.combined_speedup import together
-from trainprof.findings.diagnose import diagnose, ranked
+from trainprof.findings.diagnose import Diagnosis, diagnose, ranked
 from trainprof.findings.distributed import slow_rank
 from trainprof.findings.gain import least_gain
 from trainprof.findings.loop import slow_validation
@@ -63,9 +63,13 @@ def summarize(
             for rank in judged[1:]
         )
     ]
+    # The others hold one of the ranks up.
+    others = [PassedOver(x, SOME_RANKS) for x in first.findings if x not in in_all_ranks]
     summary = replace(
         summary,
-        findings=in_all_ranks,  # the others hold one of the ranks up
+        findings=in_all_ranks,
+        passed_over=[*first.passed_over, *others],
+        findings_from=max((x.findings_from for x in judged if x.findings_from), default=None),
         together=None,
         faults=common_faults(rank.faults for rank in judged),
     )
@@ -112,8 +116,13 @@ def _judged(numbers: ProcessNumbers, rules: Mapping[str, float] | None) -> RunSu
         ],
         faults=faults,
         together=together(context, diagnosis.findings),
-        findings_from=least_gain(context.noise),
+        findings_from=max([least_gain(context.noise), *_bars(diagnosis)]),
     )
+
+
+def _bars(diagnosis: Diagnosis) -> list[float]:
+    """Returns the gains that findings stayed under: of few steps, a part's noise may be more."""
+    return [x.least_gain for x in diagnosis.passed_over if x.why == IN_NOISE and x.least_gain]
 
 
 def _shown_by(finding: Finding, numbers: ProcessNumbers) -> Finding:
@@ -138,10 +147,15 @@ def _with_slow_rank(
     if worst is None or context is None:
         return summary
     own = replace(worst.summary, stragglers=summary.stragglers)
-    findings = diagnose(replace(context, summary=own), [slow_rank.RULE]).findings
-    headline = summary.verdict
+    diagnosis = diagnose(replace(context, summary=own), [slow_rank.RULE])
+    findings, headline = diagnosis.findings, summary.verdict
     if findings and headline.bottleneck in ("compute", "none"):
         share = percent(findings[0].evidence["held_up_share"])
         waiting = f"ranks wait for another one in {share} of training, as a rule in backward"
         headline = replace(headline, headline=f"{headline.headline}; {waiting}")
-    return replace(summary, findings=ranked([*summary.findings, *findings]), verdict=headline)
+    return replace(
+        summary,
+        findings=ranked([*summary.findings, *findings]),
+        passed_over=[*summary.passed_over, *diagnosis.passed_over],
+        verdict=headline,
+    )

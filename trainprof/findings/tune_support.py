@@ -6,11 +6,13 @@ What it chooses its candidates by, and what lets a finding say that it measures 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainprof.analysis.pipeline.model import USUAL_PREFETCH
+from trainprof.analysis.summary.code import TENSOR_CORES_FROM, TF32_FROM, Numerics, Operators
 from trainprof.analysis.summary.finding import LOADER_ID, Finding
 from trainprof.analysis.summary.levels import LEAST_GAIN
+from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.findings.loading.loader_cautions import needed_first, shards_of
 from trainprof.findings.loading.waiting import TRIED_PREFETCH, TRIED_WORKERS, most_workers
 
@@ -20,19 +22,26 @@ if TYPE_CHECKING:
 # Of a training step: from which share on copies, and updates, are worth changing something for.
 _TRANSFER_SHARE: Final = 0.03
 _OPTIMIZER_SHARE: Final = 0.05
-_MEASURED: Final = "trainprof tune SCRIPT measures it, without an edit of yours"
+_MEASURED: Final = "trainprof tune{} SCRIPT measures it, without an edit of yours"
+# Subjects of trials that let tensor cores compute.
+_PRECISIONS: Final = frozenset(("matrix products", "mixed precision"))
+# Of a training step, or of a device's time: from which share on its precision is worth a trial.
+_COMPUTE_SHARE: Final = 0.2
 
 
 def marked_if_tried(finding: Finding, context: RunContext) -> Finding:
     """Returns a finding that says so where `tune` has a trial of its change."""
     if not is_tried(context, finding):
         return finding
-    return replace(finding, is_tried_by_tune=True, verify=_MEASURED)
+    option = " --allow-numerics" if finding.traits.changes_numbers else ""
+    return replace(finding, is_tried_by_tune=True, verify=_MEASURED.format(option))
 
 
 def is_tried(context: RunContext, finding: Finding) -> bool:
     """Whether `tune` has a trial of what a finding's change gains by."""
     change = finding.change
+    if finding.traits.changes_numbers:
+        return not _PRECISIONS.isdisjoint(numerics_changes(context))
     if not change:
         return False
     if "fused" in change:
@@ -123,6 +132,28 @@ def pageable_loaders(context: RunContext) -> list[Feeder]:
         for feeder in context.feeding
         if not feeder.loader.pin_memory and not feeder.loader.touches_device
     ]
+
+
+def numerics_changes(context: RunContext) -> dict[str, dict[str, Any]]:
+    """Returns by subject what changes the numbers, as trials set it: what the device supports."""
+    numerics = context.torch.numerics or Numerics("unknown", "unknown")
+    share = max(context.share(*COMPUTE_KEYS), context.summary.device_busy_share or 0.0)
+    if not context.is_on_device or share < _COMPUTE_SHARE:
+        return {}
+    seen, changes = numerics.operators or Operators(), dict[str, dict[str, Any]]()
+    has_tensor_cores = numerics.major >= TENSOR_CORES_FROM
+    if numerics.may_use_tf32 and not seen.lower:
+        changes["matrix products"] = {"float32_matmul_precision": "high"}
+    if has_tensor_cores and "autocast" in seen.mixes and not seen.lower:
+        if numerics.major >= TF32_FROM:
+            changes["mixed precision"] = {"autocast": "bfloat16"}
+        elif "GradScaler" in seen.mixes:  # without one, small gradients are lost
+            changes["mixed precision"] = {"autocast": "float16"}
+    if has_tensor_cores and seen.convolutions_2d:
+        changes["memory format"] = {"channels_last": True}
+    if numerics.operators is None or seen.convolutions or seen.opaque:
+        changes["convolutions"] = {"cudnn_benchmark": True}
+    return changes
 
 
 def may_fuse(context: RunContext) -> bool:

@@ -9,6 +9,7 @@ from trainprof.findings.distributed.data_parallel.probe import DataParallelProbe
 from trainprof.findings.distributed.needless_averaging.probe import GradientSyncsProbe
 from trainprof.findings.model.dense_embeddings.probe import EmbeddingTablesProbe
 from trainprof.findings.model.padded_batches.probe import PaddingProbe
+from trainprof.findings.model.python_in_model.probe import BackwardCodeProbe
 from trainprof.inside.device.marks import DeviceMarksProbe
 from trainprof.inside.device.memory import DeviceMemoryProbe, EmptiedCachesProbe
 from trainprof.inside.limits.own_updates import OwnUpdatesProbe
@@ -53,6 +54,7 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
         DeliveryProbe(loader),
         TransferProbe(),
         ForwardProbe(),
+        BackwardCodeProbe(),
         TorchSettingsProbe(),  # this one and the next four are told by those behind them
         PaddingProbe(),
         EmbeddingTablesProbe(),

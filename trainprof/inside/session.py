@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import perf_counter_ns
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trainprof.inside.device.accelerator import Accelerator
 from trainprof.inside.limits.limit import Limit
@@ -18,6 +18,9 @@ from trainprof.inside.signals import ModuleCall, Signal
 from trainprof.record.event_log import EventLog
 from trainprof.record.notes import NUMBER, Note, record_of
 from trainprof.record.schema import Topic
+
+if TYPE_CHECKING:
+    from trainprof.inside.stacks.early import EarlySample
 
 # How many references are kept before the dead among them are dropped.
 KEPT_AT_FIRST = 64
@@ -51,6 +54,7 @@ class Session:
         threads_set_at: The site of what last set torch's number of threads; 0 where nothing has,
             and in a loader's worker where none of the script's code has there.
         is_compiling: Whether torch.compile is tracing through us: it is to find nothing of ours.
+        early_stacks: Samples of the main thread up to torch's import, where it is to be sampled.
         inspection_ns: What probes took to inspect loaders and calls, besides their records.
         begun_in: Where the run was started, None if that is not known. This process may have been
             elsewhere, and files of one run have one name.
@@ -81,6 +85,7 @@ class Session:
         self.on_device_wait: Signal[[]] = Signal()
         self.on_end: Signal[[]] = Signal()
         self.on_end.subscribe(self._note_inspection)
+        self.early_stacks: list[EarlySample] | None = None
         self.optimizer_numbers: dict[int, int] = {}
         self.threads_set_at = self.inspection_ns = 0
         self.emit = log.emit

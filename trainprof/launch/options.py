@@ -42,7 +42,8 @@ class TrialOptions:
             batches of the first pass are drawn without any training, and the run ends.
         batches: So many are drawn "alone".
         pass_batches: So many a pass of "free" data has where the loader does not tell.
-        settings: torch_threads, fused, foreach, float32_matmul_precision, cudnn_benchmark.
+        settings: torch_threads, fused, foreach, float32_matmul_precision, autocast,
+            channels_last, cudnn_benchmark.
         scratch: The working directory of a trial without a sandbox, whose writes elsewhere are
             recorded; None: they are not.
         enough_s: Seconds in all, and since the first step, after both of which the run is to end

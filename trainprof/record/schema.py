@@ -93,8 +93,8 @@ class Kind(IntEnum):
     CHECKPOINT_LOAD = 33  # site
     GC = 34  # value = generation
     CLOSURE = 35  # never written: the analysis puts it where an optimizer's step calls one
-    # details: they do not nest, and say more about what a record above tells. Those of a FETCH
-    # have its start, flags = how many fetches this one stands for (not every one is measured)
+    # details: all but COMPILE do not nest, and say more about what a record above tells. Those of a
+    # FETCH have its start, flags = how many fetches this one stands for (not every one is measured)
     FETCH_CPU = 64  # end - start = CPU of the thread; value = of the process, ns; site = run delay
     FETCH_IO = 65  # site = throttled time; value = bytes read | major faults << FAULTS_SHIFT
     FETCH_READING = 66  # end - start = time the thread waited for block devices
@@ -197,7 +197,9 @@ class Topic(IntEnum):
     LINE_FUNCTION = 10
     # [site id]: the user's frames of a stack, innermost first; of a deep one both ends. FETCHED
     # stands where torch makes a batch: what comes before it is the dataset's. Ahead of them may be
-    # a list of site ids, outermost first: the functions of libraries that the innermost has called
+    # a list of site ids, outermost first: the functions of libraries that the innermost has called.
+    # Until the first step [package, function] comes first: which package is being imported, and
+    # which function of a library called the user's innermost frame, or is outermost without one
     STACK = 11
     # Of a trial: {applied{}, refused{name: why}}: what was changed; {losses[]}: of the first
     # backward passes; {uncontained[]}: what wrote outside of the trial's own place;

@@ -11,16 +11,17 @@ from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.page.device import idle_columns
 from trainprof.report.page.findings import (
     FINDINGS_SHOWN,
-    beside_findings,
     next_commands,
     nothing_words,
     speedup_words,
     together_words,
+    unexplained,
     whole_of,
 )
 from trainprof.report.page.gpu import energy_words, gpu_columns, is_hidden
 from trainprof.report.page.memory import memory_sentences, ran_out
 from trainprof.report.page.sections import (
+    bound_to,
     outlier_sentence,
     price_of_measuring,
     taken_by_others,
@@ -54,6 +55,7 @@ from trainprof.report.text.loader_words import (
     warnings,
     worker_columns,
 )
+from trainprof.report.text.outside_loop import outside_words
 from trainprof.report.text.safe_text import one_line, with_safe_text
 from trainprof.report.text.units import NOT_MEASURED, count, counted, percent, seconds, share_of
 
@@ -90,6 +92,7 @@ def render(summary: RunSummary) -> str:
         _columns(idle_columns(summary)),
         _findings(summary),
         _ledger(summary),
+        _outside(summary),
         _steps(summary),
         _loaders(summary),
         _shared(summary),
@@ -99,9 +102,14 @@ def render(summary: RunSummary) -> str:
     return joined(blocks)
 
 
+def _outside(summary: RunSummary) -> str:
+    said = (f"{label} {', '.join(words)}." for label, words in outside_words(summary))
+    return escaped("\n".join(said))
+
+
 def _shared(summary: RunSummary) -> str:
     memory = (", ".join(filter(None, words)) for words in memory_sentences(summary))
-    others = (taken_by_others(summary), worked_beside(summary))
+    others = (bound_to(summary), taken_by_others(summary), worked_beside(summary))
     sentences = filter(None, [*map(unshared, summary.unshared), *memory, *others])
     return "\n".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences)
 
@@ -117,7 +125,7 @@ def _findings(summary: RunSummary) -> str:
     if hidden:
         more = f"{counted(len(hidden), 'more finding')} ({', '.join(hidden)}): {_MORE}"
         items.append(f"- {escaped(more)}")
-    after = (together_words(summary), beside_findings(summary), _next(summary))
+    after = (together_words(summary), unexplained(summary, _PAGE), _next(summary))
     return "\n\n".join(["\n".join(items), *(escaped(words) for words in after if words)])
 
 

@@ -43,7 +43,10 @@ VERDICT_WORDS: Final = {
 _MARKS: Final = {True: "=", False: "!", None: "?"}
 # What changes how numbers are added up, and no sample.
 _OF_SUMS: Final = frozenset(
-    {"float32_matmul_precision", "cudnn_benchmark", "torch_threads", "fused", "foreach"}
+    {
+        *("float32_matmul_precision", "autocast", "channels_last", "cudnn_benchmark"),
+        *("torch_threads", "fused", "foreach"),
+    }
 )
 _NAMES: Final = {LOADER_ALONE: "loader alone"}
 _MOST_LISTED: Final = 5
@@ -53,12 +56,12 @@ _HARDLY: Final = 1.03
 _MAY_BE_MORE: Final = 1.2
 _DISTURBED: Final = 0.05
 _OTHER_LOSSES: Final = (
-    "they differ from those of the script as it is, as they may where samples are drawn or changed "
-    "at random, or workers share out a stream; where neither is so, samples come out wrong: look "
-    "before you take it"
+    "they differ from those of the script as it is{}, as they may where samples are drawn or "
+    "changed at random, or workers share out a stream; where neither is so, samples come out "
+    "wrong: look before you take it"
 )
 _OTHER_SUMS: Final = (
-    "they differ from those of the script as it is, as sums in another order or precision make "
+    "they differ from those of the script as it is{}, as sums in another order or precision make "
     "them: compare where a whole training ends"
 )
 _UNTIL: Final = {
@@ -232,7 +235,8 @@ def _losses(row: TrialSummary) -> list[tuple[str, str]]:
         return [("Losses", "the first ones are those of the script as it is, to about six digits")]
     if row.losses == "other":
         is_of_sums = set(row.overrides) <= _OF_SUMS
-        return [("Losses", _OTHER_SUMS if is_of_sums else _OTHER_LOSSES)]
+        apart = "" if row.losses_apart is None else f" by up to {100 * row.losses_apart:.2g} %"
+        return [("Losses", (_OTHER_SUMS if is_of_sums else _OTHER_LOSSES).format(apart))]
     return []
 
 

@@ -20,7 +20,7 @@ from trainprof.findings.gain import FASTER_REST, times_without
 from trainprof.findings.loading.saturated_cpu import crowding_of
 from trainprof.findings.loading.worker_restart import QUICK_BATCH_S, WARM_TIMES
 from trainprof.findings.run_context import Feeder, RunContext
-from trainprof.findings.tune_support import may_fuse, waited_for
+from trainprof.findings.tune_support import may_fuse, numerics_changes, waited_for
 from trainprof.tune.candidate import Candidate, Interval, interval_without, up_to
 from trainprof.tune.loader_candidates import (
     left_out,
@@ -163,14 +163,9 @@ def _optimizers(context: RunContext) -> tuple[OptimizerCall, ...]:
 
 
 def _numerics_candidates(context: RunContext) -> list[Candidate]:
-    share = context.share(*COMPUTE_KEYS)
-    if not context.is_on_device or share < _COMPUTE_SHARE:
-        return []
     cautions = ("changes the numbers: compare the losses",)
-    return [
-        Candidate("matrix products", {"float32_matmul_precision": "high"}, None, cautions),
-        Candidate("convolutions", {"cudnn_benchmark": True}, None, cautions),
-    ]
+    changes = numerics_changes(context)
+    return [Candidate(subject, how, None, cautions) for subject, how in changes.items()]
 
 
 def _ceiling(context: RunContext, feeder: Feeder, others: Sequence[Feeder] = ()) -> Interval | None:

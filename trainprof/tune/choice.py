@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -148,7 +149,15 @@ def against(measurements: Measurements, trial: Trial) -> list[str]:
     slower = _slower_whole_runs(measurements, trial) if trial.overrides else None
     if slower is not None:
         reasons.append(f"the whole script was {slower:.2f} times as fast from start to end")
+    lost = _lost(measurements.of(trial.name))
+    if lost and not _lost(measurements.of(BASELINE)):
+        reasons.append(f"{lost} of its first losses are NaN or infinite, none of the baseline's")
     return reasons
+
+
+def _lost(runs: Sequence[Measured]) -> int:
+    """Returns how many losses are not finite, of the run with most."""
+    return max((sum(not math.isfinite(x) for x in run.losses) for run in runs), default=0)
 
 
 def to_be_minded(measurements: Measurements, trial: Trial, loaders: Sequence[Loader]) -> list[str]:

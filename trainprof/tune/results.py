@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,6 +37,7 @@ _FIRST_COUNTS: Final = (
 # Losses that differ by less are the same: sums are not always added up in one order.
 _SAME_LOSS: Final = 1e-6
 _FEWEST_LOSSES: Final = 3
+_OTHER: Final = "other"
 
 
 def summary_of_tune(
@@ -96,6 +98,7 @@ def _row(measurements: Measurements, trial: Trial) -> TrialSummary:
     good = [run for run in runs if run.is_ok]
     worst = next((run for run in runs if run.outcome != OK), runs[0])
     is_base = trial.name == BASELINE
+    losses = None if is_base else _losses(measurements, runs)
     speed = None if is_base else measurements.speedup(trial)
     predicted = measurements.predicted.get(trial.name)
     times = times_of(speed)
@@ -115,7 +118,8 @@ def _row(measurements: Measurements, trial: Trial) -> TrialSummary:
         directories=[run.directory for run in runs],
         outcome=worst.outcome,
         detail=worst.detail,
-        losses=None if is_base else _losses(measurements, runs),
+        losses=losses,
+        losses_apart=_losses_apart(measurements, runs) if losses == _OTHER else None,
         refused={name: why for run in runs for name, why in run.refused.items()},
         cautions=list(measurements.cautions.get(trial.name, ())),
         against=against(measurements, trial),
@@ -161,7 +165,14 @@ def _losses(measurements: Measurements, runs: Sequence[Measured]) -> str | None:
     if len(base) < 2:
         # Equal ones tell something even so; others may come of the script's own randomness.
         return "same" if all(_are_same(base[0], losses) for losses in other) else None
-    return "same" if all(_are_same(base[0], losses) for losses in other) else "other"
+    return "same" if all(_are_same(base[0], losses) for losses in other) else _OTHER
+
+
+def _losses_apart(measurements: Measurements, runs: Sequence[Measured]) -> float | None:
+    base = next((run.losses for run in measurements.of(BASELINE) if run.losses), ())
+    pairs = [(now, was) for run in runs for now, was in zip(run.losses, base, strict=False)]
+    apart = [abs(now / was - 1) for now, was in pairs if was]
+    return max(apart, default=None) if all(map(math.isfinite, apart)) else None
 
 
 def _are_same(first: Sequence[float], other: Sequence[float]) -> bool:
@@ -213,7 +224,7 @@ def _other_changes(trial: Trial, plan: Plan | None) -> list[str]:
         if name in _OF_OPTIMIZERS and optimizers:
             lines += [f"{call.site}: {call.with_argument(name, value)}" for call in optimizers]
         else:
-            lines.append(code.format(repr(value)))
+            lines.append(code.format(value))
     return lines
 
 
@@ -225,11 +236,13 @@ def _builder_cautions(measurements: Measurements) -> list[str]:
 
 
 _SETTINGS: Final = {
-    "torch_threads": "torch.set_num_threads({})",
-    "fused": "the optimizer: fused={}",
-    "foreach": "the optimizer: foreach={}",
-    "float32_matmul_precision": "torch.set_float32_matmul_precision({})",
-    "cudnn_benchmark": "torch.backends.cudnn.benchmark = {}",
+    "torch_threads": "torch.set_num_threads({!r})",
+    "fused": "the optimizer: fused={!r}",
+    "foreach": "the optimizer: foreach={!r}",
+    "float32_matmul_precision": "torch.set_float32_matmul_precision({!r})",
+    "cudnn_benchmark": "torch.backends.cudnn.benchmark = {!r}",
+    "autocast": "your autocast contexts: enabled=True, dtype=torch.{}",
+    "channels_last": "model.to(memory_format=torch.channels_last)",
 }
 
 

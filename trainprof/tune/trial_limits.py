@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.tune.trial import Limits, Measured, Trial
 
 # A trial gets this part of the budget, of which start-up is taken off.
@@ -15,8 +16,9 @@ _LEAST_TRIAL_S: Final = 2.0
 _FEWEST_STEPS: Final = 60
 _MOST_STEPS: Final = 1000
 # Where a baseline, one change and another trial don't fit, they make fewer steps, and where that is
-# too few, the baseline and one change.
+# too few, the baseline and one change. Long steps tell enough where they are fewer still.
 _LEAST_STEPS: Final = 30
+_LEAST_LONG_STEPS: Final = 2 * MIN_STEADY_STEPS
 _TRIALS_THAT_FIT: Final = (3.0, 2.1)
 # No trial gets more of the budget, so that a slow one leaves time for another.
 _LARGEST_SHARE: Final = 1 / 2
@@ -177,11 +179,12 @@ def steps_of_trials(warm_up: Measured, budget_s: float) -> int | None:
     wanted_s = max(share_s - start_up_s, _LEAST_TRIAL_S)
     wanted = min(max(int(wanted_s / step_s), _FEWEST_STEPS), _MOST_STEPS)
     left_s = budget_s - min(warm_up.seconds, longest_trial_s(budget_s))
+    fitting = 0
     for trials in _TRIALS_THAT_FIT:
         fitting = int((left_s / trials - start_up_s) / step_s)
         if fitting >= _LEAST_STEPS:
             return min(wanted, fitting)
-    return _LEAST_STEPS
+    return max(fitting, _LEAST_LONG_STEPS)
 
 
 def duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Large products in float32; mended by TF32, which changes the numbers. No finding: it is told."""
+"""Large products in float32; mended by TF32, which changes the numbers."""
 
 import torch
 from timed import Pace, main

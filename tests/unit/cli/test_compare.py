@@ -15,14 +15,14 @@ from trainprof.cli.app import run_command
 
 @pytest.fixture(autouse=True)
 def runs(tmp_path, monkeypatch):
-    """Recorded runs under trainprof-runs: a1 a2 a3 of 1 ms, b1 b2 b3 of 2 ms, 12 steps in cut."""
+    """Recorded runs under trainprof-runs: a1 a2 a3 of 1 ms, b1 b2 b3 of 2 ms, 6 steps in cut."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     parent = tmp_path / "trainprof-runs"
     for number in (1, 2, 3):
         make(parent, f"a{number}", steps_of(number))
         make(parent, f"b{number}", steps_of(number + 3, 2 * MS))
-    make(parent, "cut", [1 * MS] * 12)
+    make(parent, "cut", [1 * MS] * 6)
     (parent / "latest").symlink_to("b3")
     return parent
 
@@ -61,7 +61,7 @@ def test_repeated_runs_are_given_by_options(capsys):
 
 
 def test_the_gate_trips_by_the_near_bound_and_passes_nothing_that_it_cannot_judge(capsys):
-    few = "cannot be judged: OTHER has 11 steady steps; a verdict takes 20"
+    few = "cannot be judged: OTHER has 5 steady steps; a verdict takes 6"
     # A step of 2.45 ms instead of 1.45 ms: 69 % longer, and 62 % for certain.
     for base, other, percent, status, said in (
         ("a1", "b1", "50", 1, "longer at least, more than --fail-if-slower 50"),

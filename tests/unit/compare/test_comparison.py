@@ -179,7 +179,7 @@ def slowed(run: ComparedRun) -> ComparedRun:
 @pytest.mark.parametrize(
     ("forwards", "change", "why"),
     [
-        ([9 * MS] * 12, lambda run: run, "OTHER has 11 steady steps; a verdict takes 20"),
+        ([9 * MS] * 6, lambda run: run, "OTHER has 5 steady steps; a verdict takes 6"),
         ([5 * MS] * 120, slowed, "OTHER was slowed: --cuda-sync waited for the device"),
     ],
 )

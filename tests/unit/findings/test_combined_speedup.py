@@ -33,13 +33,13 @@ def test_gains_of_one_part_do_not_add_up_beyond_it() -> None:
     )
     part_s = 0.6 * context.training_s
     training = dict.fromkeys(context.training, 0.0) | {
-        "optimizer": part_s,
+        "backward": part_s,
         "other": context.training_s - part_s,
     }
     context = replace(context, training=training, feeding=[])
     findings = [
         replace(plain, id=name, recoverable_s=0.9 * part_s)
-        for name in ("slow_optimizer", "recompiling")
+        for name in ("padded_batches", "growing_backward")
     ]
     assert together(context, findings) == pytest.approx(1 / (1 - 0.6), rel=0.01)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from support import summaries
 
@@ -14,6 +15,7 @@ from trainprof.analysis.run.evidence import DeviceEvidence, Evidence
 from trainprof.analysis.run.ranks import common_evidence
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.checkpoints import Checkpoints
+from trainprof.analysis.timeline.step_table import StepTable
 from trainprof.findings.verdict import device_verdict, verdict
 
 SITES = {"data": "train.py:41", "transfer": "train.py:50", "sync": "train.py:60"}
@@ -62,6 +64,26 @@ def test_of_several_ranks_it_is_the_mean_and_all_must_keep_up() -> None:
     assert common.idle == {"loader_s": pytest.approx(0.6)}
     assert not common.keeps_up
     assert DeviceEvidence.common([first, replace(other, keeps_up=True)]).keeps_up
+
+
+@pytest.mark.parametrize(
+    ("walls_ms", "loader", "bottleneck"),
+    [
+        ([4000, 4100, 3900] * 4, 0.3, "data"),
+        ([4000, 900, 9000] * 4, 0.3, "unknown"),  # the device may as well work more
+        ([4000, 4100, 3900] * 4, 0.05, "compute"),
+    ],
+)
+def test_on_a_device_few_uneven_steps_are_not_enough(
+    walls_ms: list[int], loader: float, bottleneck: str
+) -> None:
+    wall_ns, never = np.array(walls_ms) * 1_000_000, np.zeros(12, dtype=bool)
+    table = StepTable.of(
+        wall_ns, {}, epoch_of=np.zeros(12, dtype=np.int64), border=never, buffered=never, cycle=1
+    )
+    device = DeviceEvidence((0.6, 0.65), {"loader_s": loader}, keeps_up=False)
+    evidence = replace(waiting_for(), has_device=True, device=device, few_steps=table)
+    assert verdict(evidence).bottleneck == bottleneck
 
 
 # -- which of several loaders

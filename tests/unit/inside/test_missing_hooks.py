@@ -178,9 +178,9 @@ PARTS: list[tuple[set[str], Any, str]] = [
     (set(), torch, "xpu"),
     (set(), nn.functional, "gaussian_nll_loss"),
     ({"sync"}, torch, "cuda"),
-    ({"transfer", "sync", *LOOK_AT_GRAPHS}, torch, "Tensor"),
+    ({"transfer", "sync", "backward_code", *LOOK_AT_GRAPHS}, torch, "Tensor"),
     (LOOK_AT_GRAPHS, torch._C, "DisableTorchFunction"),
-    ({"forward", "optimizer", "transfer"}, nn, "Module"),
+    ({"forward", "optimizer", "transfer", "backward_code"}, nn, "Module"),
     # Modules that are not loaded.
     ({"loader", "delivery"}, None, "torch.utils.data.dataloader"),
     ({"fetch"}, None, "torch.utils.data._utils.fetch"),

@@ -30,7 +30,7 @@ def unlike() -> Comparison:
     other = replace(
         base,
         run=replace(base.run, versions=base.run.versions | {"torch": "2.9.1"}),
-        training=replace(base.training, steady_steps=12),
+        training=replace(base.training, steady_steps=5),
         loaders=[loader],
     )
     return compare([made_up(base, "a")], [made_up(other, "b")], limit=0.05)

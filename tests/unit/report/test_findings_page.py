@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from support import summaries
 
-from trainprof.analysis.summary.code import Numerics
+from trainprof.analysis.summary.code import Collective, HottestLine
 from trainprof.analysis.summary.device import Device
 from trainprof.analysis.summary.finding import (
     COMES_ONCE,
@@ -19,10 +20,12 @@ from trainprof.analysis.summary.finding import (
     MAY_LOSE,
     MODELLED_WORKERS,
     OPTIMIZER_BUILDERS,
+    SOME_RANKS,
     SYMPTOM,
     Finding,
     PassedOver,
 )
+from trainprof.analysis.summary.run import Phases, Verdict
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.catalogue import RULES, rule_named
 from trainprof.report import markdown
@@ -180,22 +183,55 @@ def test_each_is_shown_before_one_is_shown_whole():
 # What no rule judges
 
 
-def without_findings(device: str | None = None, **per_step_s: float) -> str:
-    training = replace(HEALTHY.training, per_step_s=per_step_s)
-    return section(**NOTHING, training=training, run=replace(HEALTHY.run, device=device))
+DATA_BOUND = Verdict("data", "DATA-BOUND", "highly", 0.22, "train.py:41")
+EVALUATION = Verdict("evaluation", "EVALUATION", "highly", 0.6, "train.py:77")
+ALL_REDUCE = Collective("train.py:60", "all_reduce", 250, 18.0)
 
 
-def on_device(busy: float, numerics: Numerics | None) -> str:
-    device = Device(0, "cuda:0", [busy, 0.97], {}, {}, None, None, 200)
-    run = replace(HEALTHY.run, device="cuda:0")
-    return section(**NOTHING, run=run, devices=[device], numerics=numerics)
+def without_findings(
+    device: str | None = None,
+    *,
+    verdict: Verdict = HEALTHY.verdict,
+    collectives: Sequence[Collective] = (),
+    **per_step_s: float,
+) -> str:
+    training = replace(HEALTHY.training, per_step_s=per_step_s, steps=250)
+    run = replace(HEALTHY.run, device=device)
+    changes = {**NOTHING, "verdict": verdict, "collectives": collectives}
+    return section(**changes, training=training, run=run)
+
+
+def lines_of(*lines: list[Any]) -> str:
+    """Of a step that is 50 % forward, 20 % Python and 30 % loss, or waits for data."""
+    hot = [
+        HottestLine(f"net.py:{at}", "attend", part, *who or ["training"], [share, share], 90)
+        for at, (part, share, *who) in enumerate(lines, 30)
+    ]
+    is_loading = hot[0].part == "fetch"
+    parts = (
+        {"data_wait": 0.9, "forward": 0.1}
+        if is_loading
+        else {"forward": 0.5, "other": 0.2, "loss": 0.3}
+    )
+    training = replace(HEALTHY.training, per_step_s=parts)
+    return section(**NOTHING, training=training, hot_lines=hot)
+
+
+def on_device(
+    busy: float,
+    idle: Mapping[str, float] | None = None,
+    **seconds: float,
+) -> str:
+    device = Device(0, "cuda:0", [busy, 0.97], idle or {}, {}, None, None, 200, seconds)
+    run, phases = replace(HEALTHY.run, device="cuda:0"), Phases(1.0, 100.0, 1.0)
+    return section(**NOTHING, run=run, phases=phases, devices=[device])
 
 
 def with_finding(name: str, device: str | None = None, **per_step_s: float) -> str:
     training = replace(SLOW.training, per_step_s=per_step_s)
     run = SLOW.run if device is None else replace(SLOW.run, device=device)
     text = section(training=training, run=run, findings=[summaries.finding(id=name)])
-    return "".join(text.partition("Not judged")[1:])
+    return "".join(text.partition("No finding explains")[1:])
 
 
 PASSED = [
@@ -203,6 +239,7 @@ PASSED = [
     PassedOver(summaries.finding(id="gc_pauses"), LITTLE, 0.03),
     PassedOver(summaries.finding(id="gc_pauses"), MAY_LOSE),
     PassedOver(summaries.finding(id="gc_pauses"), SYMPTOM, root="thread_count"),
+    PassedOver(summaries.finding(id="gc_pauses"), SOME_RANKS),
 ]
 
 
@@ -224,12 +261,21 @@ def test_what_no_rule_judges(gallery):
             "hardly waits": without_findings(forward=0.01, data_wait=0.0004),
             "Python": without_findings(other=0.1, data_wait=0.1),
             "recomputing": without_findings(recompute=8, forward=92),
-            "on a device": without_findings("cuda:0", forward=0.05, backward=0.05),
-            "highest precision": on_device(0.95, Numerics("float32", "highest")),
-            "high precision": on_device(0.95, Numerics("float32", "high")),
-            "bfloat16": on_device(0.95, Numerics("bfloat16", "highest")),
-            "precision unknown": on_device(0.95, None),
-            "mostly idle": on_device(0.3, Numerics("float32", "highest")),
+            "lines": lines_of(["forward", 0.4], ["other", 0.1]),
+            "lines of workers": lines_of(["fetch", 0.7, "worker"]),
+            "a loss by hand": lines_of(["loss", 0.2]),
+            "communication": without_findings(forward=0.1, other=0.1, collectives=[ALL_REDUCE]),
+            "the headline's part, a small one": without_findings(
+                forward=0.024, backward=0.054, data_wait=0.022, verdict=DATA_BOUND
+            ),
+            "the headline's part, outside of steps": without_findings(
+                forward=0.1, verdict=EVALUATION
+            ),
+            "on a device, unknown": without_findings("cuda:0", forward=0.05, backward=0.05),
+            "on a device": on_device(0.6, forward=30.0, backward=60.0),
+            "on a device that waits": on_device(0.3, idle={"loader_s": 40.0}, forward=1),
+            "a busy device": on_device(0.95),
+            "mostly idle": on_device(0.3),
             "with a finding": with_finding("saturated_cpu", **parts),
             "with one of backward": with_finding("unused_gradients", **parts),
             "with one that slows all of computing": with_finding("thread_count", **parts),
@@ -240,7 +286,7 @@ def test_what_no_rule_judges(gallery):
             "with little recomputing": with_finding("slow_rank", recompute=0.01, data_wait=0.3),
         },
     )
-    few = replace(HEALTHY.training, steady_steps=19)
+    few = replace(HEALTHY.training, steady_steps=5)
     assert section(**NOTHING, training=few) == ""
     assert section(findings=[], verdict=HEALTHY.verdict) == ""  # of an older trainprof
     with_hidden = {"findings": [summaries.finding()], "passed_over": PASSED}
@@ -254,7 +300,9 @@ def test_what_no_rule_judges(gallery):
 
 LINES = ("Lines", "time each line:", "trainprof lines -m kws.train --epochs '2 3'")
 VERIFY = ("Verify", "measure that:", "trainprof tune -m kws.train --epochs '2 3'")
+VERIFY_NUMERICS = (*VERIFY[:2], VERIFY[2].replace("tune", "tune --allow-numerics"))
 WORDS = ["-m", "kws.train", "--epochs", "2 3"]
+IN_WAIT: Any = ("f", "data_wait", "training", [0.5, 0.6], 90)
 IN_LOOP = summaries.finding(id="python_in_loop", is_tried_by_tune=False)
 ON_DEVICE = replace(SLOW.run, command=WORDS, device="cuda:0")
 
@@ -263,11 +311,13 @@ ON_DEVICE = replace(SLOW.run, command=WORDS, device="cuda:0")
     ("words", "changes", "commands"),
     [
         (WORDS, {}, [VERIFY]),
+        (WORDS, {"findings": [summaries.finding(id="full_precision")]}, [VERIFY_NUMERICS]),
         (WORDS, {"findings": [IN_LOOP]}, [LINES]),
         (WORDS, {"findings": [summaries.finding(id="slow_optimizer", is_tried_by_tune=False)]}, []),
         (WORDS, {"findings": [summaries.finding(change={}, is_tried_by_tune=False)]}, [LINES]),
         (WORDS, {"findings": [IN_LOOP], "lines": SimpleNamespace()}, []),
-        (WORDS, NOTHING, [LINES]),
+        (WORDS, NOTHING, []),
+        (WORDS, {**NOTHING, "hot_lines": [HottestLine("a.py:1", *IN_WAIT)]}, [LINES]),
         (WORDS, {**NOTHING, "findings_from": None}, []),
         (WORDS, {**NOTHING, "run": ON_DEVICE}, []),
         ([], {}, []),
@@ -316,7 +366,7 @@ def test_why(gallery):
                 "exposed_syncs",
                 replace(SLOW, run=device.run, ledger=device.ledger, training=device.training),
             ),
-            "not found, no keys": why("slow_validation"),
+            "not found, no keys": why("slow_rank"),
             "not found, nothing measured": why(
                 "gc_pauses", replace(SLOW, ledger=empty, training=not_measured)
             ),

@@ -8,6 +8,7 @@ from typing import Any
 from support import summaries
 from support.fake_memory import GIB, MIB
 
+from trainprof.analysis.summary.code import ImportTime, OutsideLine, OutsideLoop
 from trainprof.analysis.summary.device import (
     CopiedPages,
     Device,
@@ -28,6 +29,7 @@ from trainprof.report.page import page as terminal
 from trainprof.report.page.gpu import gpu_details, gpus_section
 from trainprof.report.text import ending
 from trainprof.report.text.layout import Page
+from trainprof.report.text.outside_loop import outside_words
 
 PAGE, VERBOSE = Page(), Page(verbose=True)
 
@@ -163,6 +165,50 @@ def test_what_trainprof_took_and_did_not_see(gallery):
         assert str(sections.price_of_measuring(costly)) in text
 
 
+def test_where_startup_and_shutdown_go(gallery):
+    line = OutsideLine("train.py:24", "__getitem__", 6.0, "transformers.LengthGroupedSampler")
+    other, of_module = (
+        OutsideLine("train.py:25", "__getitem__", 2.1),
+        OutsideLine("prepare.py:40", "<module>", 1.9),
+    )
+    imports = [
+        ImportTime("transformers", "train.py:5", 3.1),
+        ImportTime("torch", "train.py:3", 1.6),
+    ]
+    small = [ImportTime("numpy", "train.py:2", 0.3), ImportTime("standard library", None, 0.2)]
+    parts = {
+        "lines and imports": OutsideLoop([line, other, of_module], [*imports, *small]),
+        "imports alone": OutsideLoop([], [*imports, *small]),
+        "many small imports": OutsideLoop([], [replace(x, seconds=0.9) for x in imports * 2]),
+        "nothing that stands out": OutsideLoop([replace(line, seconds=0.5)], small),
+        "not sampled": None,
+    }
+    ends = {
+        "a line, a handler and the exit": OutsideLoop(
+            [of_module, OutsideLine(None, "wandb.finish", 2.2)], exit_s=1.7
+        ),
+        "the exit alone": OutsideLoop(exit_s=5.5),
+    }
+
+    def run(seconds: float, **part: OutsideLoop | None) -> RunSummary:
+        [key] = part
+        ledger = replace(SLOW.ledger, wall_s=40.0, seconds={"backward": 40 - seconds, key: seconds})
+        return replace(SLOW, ledger=ledger, **part)
+
+    runs = {name: run(14.6, startup=part) for name, part in parts.items()}
+    runs |= {name: run(6.0, shutdown=part) for name, part in ends.items()}
+    runs["a short one"] = run(3.9, startup=parts["imports alone"])
+    gallery(
+        "outside_loop.txt",
+        {name: sections.outside_section(summary, PAGE) for name, summary in runs.items()},
+    )
+    full = runs["lines and imports"]
+    [(_, words)] = outside_words(full)
+    for text in (terminal.render(full, Page(200)), terminal.render(full, Page(200, verbose=True))):
+        assert ", ".join(words) in text
+    assert words[0] in markdown.render(full).replace("\\", "")
+
+
 def test_what_others_took(gallery):
     disturbed = {
         "host_percent": {"mean": 90.0},
@@ -175,11 +221,14 @@ def test_what_others_took(gallery):
         replace(SLOW, system=summaries.system(cpu=disturbed | {"host_percent": {"mean": percent}}))
         for percent in (90.0, 31.0)
     )
+    bound = {"core_numbers": [0], "cores_usable": 1.0, "cores_launched_on": 8}
+    pinned = replace(SLOW, system=summaries.system(cpu=bound))
     threads = {share: replace(SLOW, beside_share=share) for share in (0.28, 0.02, None)}
     gallery(
         "shared_cpu.txt",
         {
             "other programs": sections.shared_section(shared, PAGE),
+            "fewer cores": sections.shared_section(pinned, PAGE),
             "another thread": sections.shared_section(threads[0.28], PAGE),
             "another thread, in the comment": markdown.render(threads[0.28]).split("\n\n")[-2],
             "other programs, in the comment": markdown.render(shared).split("\n\n")[-2],

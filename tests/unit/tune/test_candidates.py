@@ -15,6 +15,7 @@ from trainprof.analysis.model.optimizer_builder import OptimizerCall
 from trainprof.analysis.model.torch_settings import LoopedOptimizer, TorchSettings
 from trainprof.analysis.pipeline.bounds import Interval
 from trainprof.analysis.statistics.speedup import FASTER, SpeedUp
+from trainprof.analysis.summary.code import Numerics, Operators
 from trainprof.analysis.summary.finding import Finding
 from trainprof.findings.diagnose import diagnose
 from trainprof.findings.run_context import RunContext
@@ -127,7 +128,7 @@ def test_the_loader_alone_is_forecast_by_its_fetches():
     assert holds(plan(planted(workers=0, fetch_s=0.0005, compute_s=0.001)).alone, 3, 9)
     # It has to get beyond what its workers prepared at once.
     many = planted({"prefetch_factor": 4, "num_workers": 16}, workers=16, fetch_s=0.03)
-    assert plan(many).fewest_alone == 150
+    assert plan(many).fewest_alone == 136
 
 
 @pytest.mark.parametrize(
@@ -323,10 +324,44 @@ def test_workers_of_several_loaders_share_the_cores():
 # -- threads, optimizers, precision
 
 
-def test_precision_is_left_alone_unless_it_may_be_changed():
-    context = case_of(HEALTHY, device="cuda:0")
-    assert "matrix products" not in subjects(plan(context))
-    assert "matrix products" in subjects(plan(context, allow_numerics=True))
+TF32, BFLOAT16 = {"float32_matmul_precision": "high"}, {"autocast": "bfloat16"}
+FORMAT, SEARCH = {"channels_last": True}, {"cudnn_benchmark": True}
+MATMULS = Operators(matmuls=9)
+PICTURES = Operators(matmuls=1, convolutions=9, convolutions_2d=9)
+MIXES = ["autocast", "GradScaler"]
+
+
+@pytest.mark.parametrize(
+    ("operators", "known", "tried"),
+    [
+        (MATMULS, {}, [TF32]),
+        (MATMULS, {"products": "high"}, []),
+        (MATMULS, {"capability": [7, 5]}, []),
+        (MATMULS, {"capability": None}, []),
+        (replace(MATMULS, mixes=MIXES), {}, [TF32, BFLOAT16]),
+        (replace(MATMULS, mixes=MIXES), {"capability": [7, 5]}, [{"autocast": "float16"}]),
+        (replace(MATMULS, mixes=MIXES[:1]), {"capability": [7, 5]}, []),
+        (replace(MATMULS, mixes=MIXES), {"capability": [6, 1]}, []),
+        (replace(MATMULS, mixes=MIXES, lower=9), {}, []),
+        (PICTURES, {}, [TF32, FORMAT, SEARCH]),
+        (replace(PICTURES, lower=9), {}, [FORMAT, SEARCH]),
+        (PICTURES, {"capability": None}, [SEARCH]),
+        (None, {}, [SEARCH]),
+    ],
+)
+def test_precision_is_changed_if_it_may_be_as_the_device_supports_it(operators, known, tried):
+    known = {"products": "highest", "capability": [8, 0], **known}
+    numerics = Numerics("float32", operators=operators, **known)
+    context = case_of(HEALTHY, device="cuda:0", torch=TorchSettings(numerics=numerics))
+    of_numerics = ("matrix products", "mixed precision", "memory format", "convolutions")
+
+    def overrides(tried: Plan) -> list[Any]:
+        return [x.overrides for x in tried.candidates if x.subject in of_numerics]
+
+    assert overrides(plan(context)) == []
+    assert overrides(plan(context, allow_numerics=True)) == tried
+    on_host = case_of(HEALTHY, torch=TorchSettings(numerics=numerics))
+    assert overrides(plan(on_host, allow_numerics=True)) == []
 
 
 def test_an_optimizer_that_takes_long_is_tried_fused():

@@ -82,6 +82,17 @@ def rows_of(measurements):
             ['train.py:9: TrainingArguments(..., optim="adamw_torch_fused")'],
         ),
         (Candidate("optimizer", {"fused": True}, None), (), {}, ["the optimizer: fused=True"]),
+        (
+            Candidate(
+                "numbers", {"float32_matmul_precision": "high", "autocast": "bfloat16"}, None
+            ),
+            (),
+            {},
+            [
+                "torch.set_float32_matmul_precision('high')",
+                "your autocast contexts: enabled=True, dtype=torch.bfloat16",
+            ],
+        ),
     ],
 )
 def test_the_recommended_setting_is_the_change_to_make(candidate, optimizers, loader, change):
@@ -138,6 +149,22 @@ def test_only_an_interval_wholly_inside_or_outside_tells_whether_a_forecast_was_
 def test_losses_tell_whether_a_change_alters_the_numbers(losses, expected):
     rows = rows_of(searched(alter=lambda *run: {"losses": (1.0, 0.5, losses(*run))}))
     assert [rows[name].losses for name in ("num_workers=2", "num_workers=4", BASELINE)] == expected
+    apart = [rows[name].losses_apart for name in ("num_workers=2", "num_workers=4")]
+    assert apart == [None, pytest.approx(0.2) if "other" in expected else None]
+
+
+def test_a_change_that_makes_losses_nan_is_not_recommended():
+    nan = float("nan")
+    summary = summary_of(
+        searched(
+            Candidate("numbers", {"autocast": "float16"}, None),
+            alter=lambda trial, _: {"losses": (1.0, 0.5, nan if "autocast" in trial.name else 0.2)},
+        )
+    )
+    [row] = [row for row in summary.trials if row.overrides]
+    assert (row.losses, row.losses_apart) == ("other", None)
+    assert row.against == ["1 of its first losses are NaN or infinite, none of the baseline's"]
+    assert summary.recommended is None
 
 
 @pytest.mark.parametrize(

@@ -260,7 +260,7 @@ def test_what_saves_take_is_known_and_no_part_of_a_part(tmp_path):
 
 
 def test_too_few_steps_beside_the_saves_are_too_few(tmp_path):
-    run = read_of(baseline(), saving(30, each=2), tmp_path)
+    run = read_of(baseline(), saving(10, each=2), tmp_path)
     assert (run.outcome, run.pace) == (TOO_FEW_STEPS, None)
 
 

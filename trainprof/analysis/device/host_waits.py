@@ -37,7 +37,7 @@ from trainprof.record.schema import FoundSyncFlag, Kind, SyncFlag, TransferFlag
 _ALL: Final = np.iinfo(np.int64).max
 _MOST_STEPS: Final = 2.0
 # Details of calls in which the host waits.
-_WAITS: Final = (Kind.CACHE_EMPTIED, Kind.COLLECTIVE, Kind.COMPILE)
+_WAITS: Final = (Kind.CACHE_EMPTIED, Kind.COLLECTIVE)
 _WHICH_CALL: Final = ~np.uint8(
     SyncFlag.ON_CPU | SyncFlag.IN_CHAIN | SyncFlag.BY_TORCH | SyncFlag.BY_LIBRARY
 )
@@ -75,7 +75,7 @@ def held_back(overlap: Overlap, details: npt.NDArray[np.void], begin: int) -> He
     is_needed = needed_syncs(timeline)
     is_loader = events.is_kind(*LOADER_KINDS)
     stops = is_loader | is_copy | is_needed
-    stops |= events.is_kind(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD)
+    stops |= events.is_kind(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD, Kind.COMPILE)
     is_sync &= inside & ~is_needed
     index = np.flatnonzero(is_sync | (stops & inside))
     rows = details[np.isin(details["kind"], _WAITS) & (details["thread"] == timeline.thread)]

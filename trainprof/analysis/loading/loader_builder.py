@@ -71,6 +71,11 @@ _HUGGING_FACE: Final = BuilderSettings(
 _KNOWN: Final = {
     "transformers": _HUGGING_FACE,
     "sentence_transformers": replace(_HUGGING_FACE, call="SentenceTransformerTrainingArguments"),
+    "ignite": BuilderSettings(
+        "auto_dataloader",
+        "",
+        ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory"),
+    ),
     "timm": BuilderSettings(
         "create_loader", "", ("num_workers", "persistent_workers", "pin_memory"), keeps_workers=True
     ),

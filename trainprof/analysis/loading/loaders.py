@@ -287,7 +287,7 @@ def _figures(
     parts = details[(details["site"] == p.loader) & (details["kind"] == Kind.NEXT_PARTS)]
     pinned = details[details["kind"] == Kind.PIN]
     return {
-        "passes": len(p),
+        "passes": int(np.count_nonzero((p.batches > 0) | p.is_ended)) or len(p),
         "iterations": int(p.batches.sum()),
         "init_s": statistics_s(p.init_ns),
         "first_batch_s": statistics_s(p.first_ns[p.first_ns >= 0]),
@@ -391,7 +391,9 @@ def samples_of(
     if loader.get("batch_sampler") != "BatchSampler" and sizes.max() == 1:
         return None
     number = p.number_at(times)
-    number, sizes = number[number >= 0], sizes[number >= 0]
+    known = np.flatnonzero(number >= 0)
+    known = known[np.argsort(number[known], kind="stable")]
+    number, sizes = number[known], sizes[known]
     first_of_epoch = np.searchsorted(number, np.arange(len(p)))
     position = np.arange(len(number)) - first_of_epoch[number]
     used = (position < p.batches[number]) & counted[number]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from trainprof.analysis.run.metadata import Metadata
 from trainprof.analysis.timeline.events import Bool, Int64
-from trainprof.analysis.timeline.iterations import LoaderIterations
+from trainprof.analysis.timeline.iterations import LoaderIterations, Turns
 from trainprof.record.schema import Kind
 
 # This many one after the other, of data of another length each, are parts of one.
@@ -73,9 +73,20 @@ def _joined(loader: int, group: list[LoaderIterations]) -> LoaderIterations:
     columns: dict[str, Any] = {
         field.name: np.concatenate([getattr(p, field.name) for p in group])[order]
         for field in fields(LoaderIterations)
-        if field.name not in ("loader", "role")
+        if field.name not in ("loader", "role", "dataset", "turns")
     }
-    return replace(group[0], loader=loader, **columns)
+    return replace(group[0], loader=loader, turns=_joined_turns(group), **columns)
+
+
+def _joined_turns(group: list[LoaderIterations]) -> Turns | None:
+    if all(p.turns is None for p in group):
+        return None
+    before = np.cumsum([0, *(len(p) for p in group)])
+    turns = [p.turns or Turns(p.start, np.arange(len(p))) for p in group]
+    return Turns(
+        np.concatenate([x.start for x in turns]),
+        np.concatenate([x.number + first for x, first in zip(turns, before, strict=False)]),
+    )
 
 
 def renumbered(ids: npt.NDArray[Id], first_of: Mapping[int, int]) -> npt.NDArray[Id]:
@@ -113,6 +124,10 @@ class BuiltLoaders:
     def joined(self, first_of: Mapping[int, int]) -> BuiltLoaders:
         """Returns them with those that count as another one under that one's id."""
         return replace(self, loader=renumbered(self.loader, first_of))
+
+    def dataset_of(self, loader: int) -> int:
+        """Returns a number of the dataset that a loader was first built of; 0 where unknown."""
+        return int(np.append(self.first_ns[self.loader == loader], 0)[0])
 
     def are_of_new_data(self, loader: Int64, asked_ns: Int64, since_ns: Int64) -> Bool:
         """Whether batches are of a dataset that no loader had before some time."""

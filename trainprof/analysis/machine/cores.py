@@ -109,10 +109,12 @@ class HostPart:
             where they are not known.
         others_percent: Used by ranks on the same cores that had a trainprof of their own, in the
             mean; 100 is one core. None where not all of them are known.
+        launched_on: How many cores trainprof itself may be on; 0 where that is not known.
     """
 
     cores: Cores
     ranks: int = 1
+    launched_on: int = 0
     recorded_on: tuple[int, ...] = ()
     others_percent: float | None = 0.0
 
@@ -144,6 +146,7 @@ def parts_of_recordings(
                 cores=cores[own],
                 ranks=max(round(at_work * len(sharing) / len(here)), 1),
                 recorded_on=cores[own].numbers,
+                launched_on=len(integers(recording.section("host").get("core_numbers"))),
                 others_percent=fsum(known) if are_known else None,
             )
         )

@@ -132,6 +132,9 @@ def _cpu(
     }
     if host.recorded_on != host.cores.numbers:
         cpu["recorded_on"] = list(host.recorded_on)
+    is_alone = host.ranks == 1 and host.recorded_on == host.cores.numbers
+    if is_alone and 0 < len(host.cores.numbers) < host.launched_on:
+        cpu["cores_launched_on"] = host.launched_on
     if host.ranks > 1:
         cpu["ranks"] = host.ranks
     if host.others_percent != 0:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from trainprof.analysis.run.metadata import Sites
 from trainprof.analysis.summary.code import Compilation
-from trainprof.analysis.timeline.events import Bool, Int64
+from trainprof.analysis.timeline.events import Bool, Events, Int64
 from trainprof.analysis.timeline.intervals import Coverage
 from trainprof.analysis.timeline.ledger import within
 from trainprof.analysis.timeline.timeline import Timeline
@@ -21,7 +21,6 @@ SHAPE: Final = "shape"
 
 
 def compilations_of(
-    details: npt.NDArray[np.void],
     timeline: Timeline,
     sites: Sites,
     worked: Coverage | None = None,
@@ -31,12 +30,12 @@ def compilations_of(
     Args:
         worked: When a device surely did; None without one.
     """
-    rows = _rows(details, timeline)
-    starts, took_ns = _starts_and_lengths(rows)
+    rows = _calls(timeline)
+    starts, took_ns = rows.start, rows.end - rows.start
     idle_ns = took_ns if worked is None else took_ns - worked.inside_ns(starts, starts + took_ns)
-    is_first_part = (rows["flags"] & CompileFlag.LATER_PART) == 0
+    is_first_part = (rows.flags & CompileFlag.LATER_PART) == 0
     is_again = _in_training(starts, timeline) & _are_again(rows)
-    names = np.array([sites[number] for number in rows["site"].tolist()], dtype=object)
+    names = np.array([sites[number] for number in rows.site.tolist()], dtype=object)
     lines = []
     for name in dict.fromkeys(names.tolist()):
         here = names == name
@@ -47,54 +46,49 @@ def compilations_of(
                 seconds=int(took_ns[here].sum()) / 1e9,
                 again=int((here & is_again & is_first_part).sum()),
                 again_s=int(took_ns[here & is_again].sum()) / 1e9,
-                most_versions=int(rows["value"][here].max()) + 1,
-                again_for=_reasons(rows["flags"][here & is_again & is_first_part].astype(np.int64)),
+                most_versions=int(rows.value[here].max()) + 1,
+                again_for=_reasons(rows.flags[here & is_again & is_first_part]),
                 again_idle_s=None if worked is None else int(idle_ns[here & is_again].sum()) / 1e9,
             )
         )
     return sorted(lines, key=lambda line: -line.seconds)
 
 
-def _are_again(rows: npt.NDArray[np.void]) -> Bool:
+def _are_again(rows: Events) -> Bool:
     """Returns which are versions of code that had been compiled for the same mode; with later
     parts.
 
     The first version for training after one for evaluation is none, nor the other way round. Its
     later parts have the version's number, and no reason of their own.
     """
-    is_first = (rows["flags"] & CompileFlag.LATER_PART) == 0
-    is_other_mode = is_first & ((rows["flags"] & CompileFlag.OTHER_MODE) > 0)
-    modes = {(row["site"], row["value"]) for row in rows[is_other_mode]}
-    known = np.array([(row["site"], row["value"]) in modes for row in rows], dtype=bool)
-    again: Bool = (rows["value"] > 0) & ~known
+    is_first = (rows.flags & CompileFlag.LATER_PART) == 0
+    is_other_mode = is_first & ((rows.flags & CompileFlag.OTHER_MODE) > 0)
+    versions = list(zip(rows.site.tolist(), rows.value.tolist(), strict=True))
+    modes = {versions[index] for index in np.flatnonzero(is_other_mode)}
+    known = np.array([version in modes for version in versions], dtype=bool)
+    again: Bool = (rows.value > 0) & ~known
     return again
 
 
-def _reasons(flags: Int64) -> list[str]:
+def _reasons(flags: npt.NDArray[np.uint8]) -> list[str]:
     """Returns what changed, most often first; what torch doesn't say is left out."""
     names = {CompileFlag.OTHER_NUMBER: NUMBER, CompileFlag.OTHER_SHAPE: SHAPE}
     counts = {name: int(np.count_nonzero(flags & flag)) for flag, name in names.items()}
     return sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])
 
 
-def compiling_in_training(details: npt.NDArray[np.void], timeline: Timeline) -> Coverage:
+def compiling_in_training(timeline: Timeline) -> Coverage:
     """Returns when the training thread compiled in its loop, evaluation left out."""
-    starts, took_ns = _starts_and_lengths(_rows(details, timeline))
-    spans = np.stack((starts, starts + took_ns), axis=1)[_in_training(starts, timeline)]
+    calls = _calls(timeline)
+    spans = np.stack((calls.start, calls.end), axis=1)[_in_training(calls.start, timeline)]
     return Coverage.of(spans, (timeline.window.loop_start, timeline.window.loop_end))
 
 
-def _rows(details: npt.NDArray[np.void], timeline: Timeline) -> npt.NDArray[np.void]:
+def _calls(timeline: Timeline) -> Events:
     """Returns what the training thread compiled in the run, in order."""
-    rows = details[(details["kind"] == Kind.COMPILE) & (details["thread"] == timeline.thread)]
-    rows = rows[(rows["end"] > timeline.window.start) & (rows["start"] < timeline.window.end)]
-    in_order: npt.NDArray[np.void] = rows[np.argsort(rows["start"], kind="stable")]
-    return in_order
-
-
-def _starts_and_lengths(rows: npt.NDArray[np.void]) -> tuple[Int64, Int64]:
-    starts = rows["start"].astype(np.int64)
-    return starts, np.maximum(rows["end"].astype(np.int64) - starts, 0)
+    events, window = timeline.events, timeline.window
+    is_inside = (events.end > window.start) & (events.start < window.end)
+    return events.where(events.is_kind(Kind.COMPILE) & is_inside)
 
 
 def _in_training(starts: Int64, timeline: Timeline) -> Bool:

@@ -14,10 +14,11 @@ from trainprof.analysis.run.metadata import (
     integer,
     integers,
 )
-from trainprof.analysis.summary.code import Numerics
+from trainprof.analysis.summary.code import Numerics, Operators, OptimizerUse
 from trainprof.record.schema import Topic
 
 _LOOPED: Final = "looped_optimizer"
+_COUNTED: Final = ("matmuls", "convolutions", "convolutions_2d", "lower", "opaque")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class LoopedOptimizer:
 
     Attributes:
         name: Of its class, such as "AdamW".
-        tensors: How many parameters it has.
+        tensors: How many parameters it has, in `groups`.
         site: The user's line that built it, else that of its first step; None: unknown.
         is_plain: Without momentum and weight decay; older runs don't record it.
         is_told_to: By foreach=False, which holds on a device too.
@@ -43,6 +44,7 @@ class LoopedOptimizer:
     spent_s: float = 0.0
     built_by: str | None = None
     has_hooks: bool = False
+    groups: int = 1
 
     @property
     def call(self) -> OptimizerCall:
@@ -69,7 +71,9 @@ class TorchSettings:
         backward_nodes: Operators per backward pass, the median of a few.
         is_data_parallel: By DistributedDataParallel: ranks wait for one another inside the model.
         looped, own: In the order of their first steps.
+        used: All optimizers that were recorded, most time first.
         unfused: Those of torch's optimizers that could be fused and are not, on a device too.
+        reloads_loaders: Lightning's Trainer builds loaders again for later epochs.
         optimizers: How many made a step, as far as recorded.
         decomposes_in_float64: The script's text decomposes matrices, where it trains in float64.
         convolves_in_float64: Parameters may be such weights of convolutions.
@@ -83,7 +87,9 @@ class TorchSettings:
     looped: list[LoopedOptimizer] = field(default_factory=list)
     unfused: tuple[OptimizerCall, ...] = ()
     trains_by_lightning: bool = False
+    reloads_loaders: bool = False
     own: list[OwnOptimizer] = field(default_factory=list)
+    used: list[OptimizerUse] = field(default_factory=list)
     optimizers: int = 0
     numerics: Numerics | None = None
     convolves_in_float64: bool = False
@@ -92,17 +98,24 @@ class TorchSettings:
 
 
 def torch_settings(
-    metadata: Metadata, sites: Sites, updates_s: Mapping[int, float]
+    metadata: Metadata,
+    sites: Sites,
+    updates_s: Mapping[int, float],
+    calls: Mapping[int, int] | None = None,
 ) -> TorchSettings:
     """Reads the settings; nothing in the texts is trusted.
 
     Args:
         updates_s: What optimizers' steps took of the training phase, by the number of each.
+        calls: Of their steps there, likewise.
     """
     records = metadata.environment()
-    spent = _Updates(updates_s, metadata.texts[Topic.OPTIMIZER], records)
+    spent = _Updates(updates_s, metadata.texts[Topic.OPTIMIZER], records, calls or {})
     threads = _integers(records, "torch_threads")
-    numerics = [note for x in records if isinstance(note := x.get("numerics"), dict)]
+    numerics, operators = (
+        next((note for x in records if isinstance(note := x.get(key), dict)), None)
+        for key in ("numerics", "operators")
+    )
 
     def is_noted(key: str) -> bool:
         return any(x.get(key) is True for x in records)
@@ -121,27 +134,33 @@ def torch_settings(
         ),
         unfused=tuple(dict.fromkeys(_unfused(x, sites) for x in records if x.get("unfused"))),
         trains_by_lightning=is_noted("trains_by_lightning"),
+        reloads_loaders=is_noted("reloads_loaders"),
         own=spent.with_others([own for x in records if (own := _own(x, sites, spent)) is not None]),
+        used=_used(records, sites, spent),
         optimizers=len(threads),
-        numerics=_numerics(numerics[0], sites) if numerics else None,
+        numerics=None if numerics is None else _numerics(numerics, operators, sites),
         convolves_in_float64=is_noted("convolves_in_float64"),
         decomposes_in_float64=is_noted("decomposes_in_float64"),
         threads_set_at=sites.known(first("threads_set_at")),
     )
 
 
-_Known = TypeVar("_Known", LoopedOptimizer, OwnOptimizer)
+_Known = TypeVar("_Known", LoopedOptimizer, OwnOptimizer, OptimizerUse)
 
 
 class _Updates:
     """What optimizers' steps took, by the records of optimizers: of the first few alone."""
 
     def __init__(
-        self, spent_s: Mapping[int, float], names: Mapping[int, Any], records: list[dict[str, Any]]
+        self,
+        spent_s: Mapping[int, float],
+        names: Mapping[int, Any],
+        records: list[dict[str, Any]],
+        calls: Mapping[int, int],
     ) -> None:
         """
         Args:
-            spent_s: By the number of each.
+            spent_s: By the number of each, as `calls` are.
             names: Of their classes, with a "#" and a serial number; without a number, a class of
                 which there are very many, the later ones unnamed.
             records: Of the process's environment.
@@ -149,13 +168,16 @@ class _Updates:
         self._spent_s = spent_s
         many = [str(name) for name in names.values() if str(name).endswith("#")]
         unnamed = many[0] if len(many) == 1 else ""
-        classes = {n: str(names.get(n, unnamed)).rpartition("#")[0] for n in spent_s}
+        classes = {n: str(names.get(n, unnamed)).rpartition("#")[0] for n in {*spent_s, *calls}}
+        self.calls = Counter[str]()
+        for n, count in calls.items():
+            self.calls[classes[n]] += count
         numbers = {integer(x.get("optimizer")) for x in records}
         self._recorded = Counter(name for n, name in classes.items() if n in numbers)
         self._others_s: dict[str, float] = {}
         for n, name in classes.items():
             if n not in numbers:
-                self._others_s[name] = self._others_s.get(name, 0.0) + spent_s[n]
+                self._others_s[name] = self._others_s.get(name, 0.0) + spent_s.get(n, 0.0)
 
     def by(self, record: Mapping[str, Any]) -> float:
         number = integer(record.get("optimizer"))
@@ -180,13 +202,49 @@ def _integers(records: Sequence[Mapping[str, Any]], key: str) -> list[int]:
     return [value for x in records if (value := integer(x.get(key))) is not None]
 
 
-def _numerics(note: Mapping[str, Any], sites: Sites) -> Numerics:
+def _numerics(
+    note: Mapping[str, Any], operators: Mapping[str, Any] | None, sites: Sites
+) -> Numerics:
     places = [sites.known(number) for number in integers(note.get("sites"))]
+    tf32 = note.get("convolutions_tf32")
     return Numerics(
         str(note.get("parameters", "unknown")),
         str(note.get("products", "unknown")),
         [place for place in places if place is not None],
+        capability=integers(note.get("capability")) or None,
+        convolutions_tf32=tf32 if isinstance(tf32, bool) else None,
+        operators=None if operators is None else _operators(operators),
     )
+
+
+def _operators(note: Mapping[str, Any]) -> Operators:
+    mixes = note.get("mixes")
+    return Operators(
+        mixes=[str(name) for name in mixes] if isinstance(mixes, list) else [],
+        **{name: max(integer(note.get(name)) or 0, 0) for name in _COUNTED},
+    )
+
+
+def _used(
+    records: Sequence[Mapping[str, Any]], sites: Sites, spent: _Updates
+) -> list[OptimizerUse]:
+    uses = []
+    for record in records:
+        note = record.get("update")
+        if isinstance(note, dict):
+            name = str(note.get("class", "unknown"))
+            tensors, groups, settings = (
+                integer(note.get(key)) or 0 for key in ("tensors", "groups", "settings")
+            )
+            use = OptimizerUse(name, sites.known(integer(note.get("built"))), tensors, groups)
+            use = replace(use, settings=settings, calls=spent.calls[name], spent_s=spent.by(record))
+            uses.append(replace(use, is_torchs=note.get("is_torchs") is True))
+    merged: dict[tuple[str, str | None], OptimizerUse] = {}
+    for use in spent.with_others(uses):
+        before = merged.get((use.name, use.site))
+        spent_s = use.spent_s + (0.0 if before is None else before.spent_s)
+        merged[use.name, use.site] = replace(before or use, spent_s=spent_s)
+    return sorted(merged.values(), key=lambda use: -use.spent_s)
 
 
 def _own(record: Mapping[str, Any], sites: Sites, spent: _Updates) -> OwnOptimizer | None:
@@ -210,6 +268,7 @@ def _looped(record: Mapping[str, Any], sites: Sites, spent: _Updates) -> LoopedO
         spent_s=spent.by(record),
         built_by=builder_in(record),
         has_hooks=note.get("has_hooks") is True,
+        groups=integer(note.get("groups")) or 1,
     )
 
 

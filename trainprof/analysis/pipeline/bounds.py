@@ -92,7 +92,6 @@ class PipelineInputs:
         cores: That can be used; of several ranks on a host, what each has of them, one at least.
         ranks: That share the host's cores, this one among them.
         batch_bytes: Of the tensors and arrays of a mean batch.
-        taken_cores: Of `cores`, those that other programs kept busy, as sampled.
         fetch_slowdown, main_slowdown: What fetches and the main process took longer because cores
             were shared, as a share of their running parts.
         shards: Of a stream that gives them to workers as a whole; None of other data.
@@ -123,7 +122,6 @@ class PipelineInputs:
     read_bytes: int | None = None
     batch_bytes: float | None = None
     others: Interval = Interval(0.0, 0.0, 0.0)
-    taken_cores: float = 0.0
     fetch_slowdown: float = 0.0
     main_slowdown: float = 0.0
     shards: int | None = None

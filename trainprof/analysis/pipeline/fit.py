@@ -29,6 +29,7 @@ from trainprof.analysis.pipeline.bounds import (
 from trainprof.analysis.pipeline.model import Float64, simulate
 from trainprof.analysis.pipeline.recorded_epoch import RecordedEpoch, recorded_epochs
 from trainprof.analysis.run.metadata import MAX_BATCHES_AHEAD, Metadata, integer
+from trainprof.analysis.summary.levels import MANY_STEPS
 from trainprof.analysis.timeline.events import Int64, rows_of
 from trainprof.analysis.timeline.iterations import LoaderIterations
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
@@ -185,7 +186,7 @@ def _equally_long(epochs: list[RecordedEpoch]) -> list[RecordedEpoch]:
     lengths = sorted(map(len, epochs))
     longest, usual = lengths[-1], lengths[len(lengths) // 2]
     whole = [epoch for epoch in epochs if len(epoch) == longest]
-    if len(whole) * longest >= MIN_STEADY_STEPS or usual == longest:
+    if len(whole) * longest >= MANY_STEPS or usual == longest:
         return whole
     return [rows_of(epoch, slice(usual)) for epoch in epochs if len(epoch) >= usual]
 

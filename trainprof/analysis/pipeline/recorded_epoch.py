@@ -95,12 +95,13 @@ def recorded_epochs(
         mine = nexts.where(np.arange(*np.searchsorted(nexts.start, span)))
         rows = own[slice(*np.searchsorted(fetches.start_ns[own], span))]
         rows = _in_sampler_order(fetches, rows, setting)
-        if metadata.get("is_iterable") and p.is_ended[number] and setting.workers:
+        is_ended = bool(p.is_ended[last] and p.end[last] <= until[last])
+        if metadata.get("is_iterable") and is_ended and setting.workers:
             rows = _without_the_last_of_each_worker(fetches, rows)
         if len(mine) == 0 or len(rows) < len(mine):
             continue
         rows = rows[: len(mine)]
-        asked_again = int(p.end[last] - p.end_ns[last]) if p.is_ended[last] else None
+        asked_again = int(p.end[last] - p.end_ns[last]) if is_ended else None
         compute_ns = _compute_ns(mine, asked_again, no_computing)
         left = 0 if are_joined else skipped_first(mine, computing)
         if number == chosen[0] and len(mine) > left + 1:

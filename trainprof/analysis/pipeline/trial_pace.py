@@ -13,7 +13,7 @@ from trainprof.analysis.run.metadata import integer
 from trainprof.analysis.run.training_process import training_processes
 from trainprof.analysis.statistics.speedup import Pace
 from trainprof.analysis.statistics.step_noise import Floats
-from trainprof.analysis.summary.levels import LEAST_GAIN
+from trainprof.analysis.summary.levels import LEAST_GAIN, MANY_STEPS
 from trainprof.analysis.timeline.events import Int64
 from trainprof.analysis.timeline.iterations import LOADER_CALLS
 from trainprof.analysis.timeline.steady_state import CHECKPOINT, MIN_STEADY_STEPS
@@ -141,7 +141,7 @@ def alone_pace(directory: RunDirectory, sites: Collection[str] = ()) -> Pace | N
     number = batches.value.astype(np.int64)  # in its epoch, from 1
     apart = np.diff(batches.end) / 1e9
     in_epoch = apart[(np.diff(number) == 1) & (number[1:] > skip)]
-    seconds = in_epoch if len(in_epoch) >= MIN_STEADY_STEPS else apart[max(skip - 1, 0) :]
+    seconds = in_epoch if len(in_epoch) >= MANY_STEPS else apart[max(skip - 1, 0) :]
     workers = integer(metadata.loader(loader).get("num_workers")) or 1
     return _pace(seconds, cycle=max(1, min(workers, len(seconds))))
 

@@ -165,5 +165,5 @@ def _written(steps: tuple[int, int]) -> str:
 def _staged(part: LoaderIterations, whole: list[LoaderIterations]) -> LoaderIterations:
     """Gives iterations of a part, some of them cut, the stages that they have in the whole run."""
     p = next(p for p in whole if p.loader == part.loader)
-    number = np.maximum(np.searchsorted(p.start, part.start, side="right") - 1, 0)
+    number = np.maximum(p.number_at(part.start), 0)
     return replace(part, stage=p.stage[number], role=p.role)

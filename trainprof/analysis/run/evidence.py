@@ -7,12 +7,19 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
-from trainprof.analysis.summary.code import MAKING, Collective, HotLine, PythonInModel, hottest
+from trainprof.analysis.summary.code import (
+    MAKING,
+    Collective,
+    HotLine,
+    OutsideLoop,
+    PythonInModel,
+    hottest,
+)
 from trainprof.analysis.summary.device import KEEPS_UP_IN, Device
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import Training
 from trainprof.analysis.timeline.checkpoints import Checkpoints
-from trainprof.analysis.timeline.ledger import BEFORE_BACKWARD
+from trainprof.analysis.timeline.step_table import StepTable
 
 # A function that takes less of the making of a batch is not named with it.
 NAMED_FROM_SHARE: Final = 0.25
@@ -88,11 +95,12 @@ class Evidence:
         transfer_site, sync_site: The lines whose copies and syncs cost the device most.
         collectives: Calls of torch.distributed, most time first: part of "other".
         waits_at: The slowest line of "other", where it waits for a thread or process.
-        loss_in_loop_s: Of "other", torch that is the model's own work, as a loss by hand is.
-        compiling_s: Of forward, backward and optimizer, in which torch compiled.
+        loss_in_loop_s: Of "loss", what is no module; `loss_at`: the slowest line of "loss".
         evaluation_site: The line of the loader that evaluation mostly goes over.
         evaluation_wait_share: Of the evaluation over that loader, what it waits for it.
         ranks: Whose loaders they are: times are means over so many.
+        few_steps: Its steps, where fewer than MANY_STEPS of them are steady; of several ranks those
+            of the first.
     """
 
     wall_s: float
@@ -115,9 +123,11 @@ class Evidence:
     waits_at: str | None = None
     python_in_model: PythonInModel | None = None
     loss_in_loop_s: float = 0.0
-    compiling_s: float = 0.0
+    loss_at: str | None = None
+    startup: OutsideLoop | None = None
     evaluation_wait_share: float = 0.0
     ranks: int = 1
+    few_steps: StepTable | None = None
 
     @property
     def communication_s(self) -> float:
@@ -145,23 +155,6 @@ def called_for_at(lines: Sequence[HotLine]) -> str | None:
     }
     leading = [site for site in (most.site, *most.called_from) if site not in elsewhere]
     return leading[-1] if leading and elsewhere else most.site
-
-
-def places_of_rest(
-    places: Mapping[str, float], loss_by_place: Mapping[str, float], loss_s: float
-) -> dict[str, float]:
-    """Returns where in the loop what is no loss lies, in seconds.
-
-    Args:
-        places: Of all of it, as a ledger's `other_by_place` has them.
-        loss_by_place: Empty where that is not known; `loss_s` of it counts.
-    """
-    loss_by_place = loss_by_place or {BEFORE_BACKWARD: loss_s}
-    times = loss_s / max(sum(loss_by_place.values()), loss_s, 1e-9)
-    return {
-        name: max(spent_s - times * loss_by_place.get(name, 0.0), 0.0)
-        for name, spent_s in places.items()
-    }
 
 
 def is_waiting(line: HotLine) -> bool:

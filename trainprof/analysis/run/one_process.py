@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,6 @@ from trainprof.analysis.run.evidence import (
     called_for_at,
     is_over_loaders,
     is_waiting,
-    places_of_rest,
 )
 from trainprof.analysis.run.metadata import Notes
 from trainprof.analysis.run.recording import faults_of
@@ -51,15 +49,17 @@ from trainprof.analysis.run.run_part import (
 )
 from trainprof.analysis.stacks.hot_lines import WorkerFetches
 from trainprof.analysis.stacks.loop_code import StacksPart, stacks_part
-from trainprof.analysis.summary.code import Compilation, hottest
+from trainprof.analysis.stacks.loss_in_loop import sampled_loop
+from trainprof.analysis.stacks.outside_loop import startup_and_shutdown
+from trainprof.analysis.summary.code import Compilation, OutsideLoop, hottest
 from trainprof.analysis.summary.device import CopiedPages, MemoryGrowth, SyncPoint, Transfer
+from trainprof.analysis.summary.levels import MANY_STEPS
 from trainprof.analysis.summary.loader import Loader, cost_s
 from trainprof.analysis.summary.run import UNJUDGED, Phases, System, Training
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.timeline.intervals import Coverage
 from trainprof.analysis.timeline.iterations import TRAINING, epoch_starts
-from trainprof.analysis.timeline.ledger import update_seconds
-from trainprof.analysis.timeline.step_table import StepTable, shares_of_steps
+from trainprof.analysis.timeline.ledger import update_calls, update_seconds
+from trainprof.analysis.timeline.step_table import StepTable, attributed, shares_of_steps
 from trainprof.analysis.timeline.timeline_part import TimelinePart, timeline_part
 
 
@@ -102,10 +102,11 @@ class _Parts:
     system: System | None
     device: DevicePart
     compilations: list[Compilation]
-    compiling: Coverage
     torch: TorchSettings
     stacks: StacksPart
     collectives: Collectives
+    startup: OutsideLoop | None
+    shutdown: OutsideLoop | None
 
 
 def numbers_of(run: Analysed) -> ProcessNumbers:
@@ -114,32 +115,34 @@ def numbers_of(run: Analysed) -> ProcessNumbers:
     # First of all: of long runs the fetches and the ledger's tables would not fit side by side.
     loading = loader_part(run)
     overlap = overlap_of(run)
-    time = timeline_part(run, None if overlap is None else overlap.waits())
+    waits = None if overlap is None else overlap.waits()
+    loop = sampled_loop(run, attributed(timeline, run.metadata, waits))
+    time = timeline_part(run, loop.parts.attribution)
     steps = time.steps
     collectives = collectives_of(details, timeline, time.attribution, run.sites())
     training = training_of(timeline, steps, loading.samples, free_data(timeline, details))
     span = timeline.window.start, timeline.window.end
     system = system_of(run.recording, run.host, span, training.samples)
-    compiling = compiling_in_training(details, timeline)
+    compiling = compiling_in_training(timeline)
     device = device_part(run, time, overlap, system, compiling)
     worked = None if overlap is None else overlap.least
-    compilations = compilations_of(details, timeline, run.sites(), worked)
-    updates_s = update_seconds(
-        timeline.events, timeline.nesting, time.attribution, timeline.window, compiling
-    )
-    torch = torch_settings(run.metadata, run.sites(), updates_s)
+    compilations = compilations_of(timeline, run.sites(), worked)
+    updates_s = update_seconds(timeline.events, timeline.nesting, time.attribution, timeline.window)
+    calls = update_calls(timeline.events, timeline.nesting, timeline.window)
+    torch = torch_settings(run.metadata, run.sites(), updates_s, calls)
     stacks = stacks_part(
         run,
         time,
+        loop,
         collectives,
-        compiling,
         is_compiled=bool(compilations),
         detects_anomalies=torch.detects_anomalies,
         step_s=training.per_step_s or {},
         fetches=_worker_fetches(loading, training),
     )
     parts = _Parts(
-        loading, time, training, system, device, compilations, compiling, torch, stacks, collectives
+        *(loading, time, training, system, device, compilations, torch, stacks, collectives),
+        *startup_and_shutdown(run, time.attribution),
     )
     summary = _summary(run, parts)
     return ProcessNumbers(
@@ -160,7 +163,7 @@ def numbers_of(run: Analysed) -> ProcessNumbers:
 
 def _summary(run: Analysed, parts: _Parts) -> RunSummary:
     window, time, device, stacks = run.timeline.window, parts.time, parts.device, parts.stacks
-    loss = stacks.loss_by_place
+    loss = time.attribution.loss
     return RunSummary(
         run=run_part(run, time.account),
         phases=Phases(
@@ -190,9 +193,11 @@ def _summary(run: Analysed, parts: _Parts) -> RunSummary:
         part_lines=stacks.part_lines,
         python_in_model=stacks.python_in_model,
         element_reads=stacks.element_reads,
-        loss_in_loop_s=None if loss is None else fsum(loss.values()),
-        loss_by_place=loss or {},
+        loss_in_loop_s=None if loss is None else loss.seconds,
+        loss_by_place={} if loss is None else loss.by_place(),
         once_in_loop_s=stacks.once_s,
+        startup=parts.startup,
+        shutdown=parts.shutdown,
         beside_share=stacks.beside_share,
         placements=device.placements,
         not_observed=not_observed(
@@ -200,6 +205,7 @@ def _summary(run: Analysed, parts: _Parts) -> RunSummary:
         ),
         out_of_memory=device.out_of_memory,
         found_syncs=device.found_syncs,
+        optimizers=parts.torch.used,
         compilations=parts.compilations,
         emptied_caches=device.emptied_caches,
         collectives=parts.collectives.by_line,
@@ -216,12 +222,14 @@ def _evidence(run: Analysed, parts: _Parts) -> Evidence:
     spent_s, loaders, training = time.spent_s, parts.loading.in_loop, parts.training
     training_s = (window.loop_end - window.loop_start) / 1e9
     longest = _evaluated_loader(loaders, spent_s["evaluation"], training)
-    rest = places_of_rest(time.account.other_by_place, stacks.loss_by_place or {}, stacks.loss_s)
+    rest, loss = time.account.other_by_place, time.attribution.loss
     line = hottest(stacks.part_lines, "other")
+    loss_line = hottest(stacks.part_lines, "loss")
     is_wait = line is not None and line.share >= NAMED_FROM_SHARE and is_waiting(line)
     return Evidence(
         wall_s=time.account.wall_s,
         startup_s=time.account.seconds["startup"],
+        startup=parts.startup,
         training_s=training_s,
         training=spent_s,
         has_device=run.metadata.device() is not None,
@@ -240,8 +248,9 @@ def _evidence(run: Analysed, parts: _Parts) -> Evidence:
         collectives=parts.collectives.by_line,
         waits_at=line.site if line is not None and is_wait else None,
         python_in_model=stacks.python_in_model,
-        loss_in_loop_s=stacks.loss_s,
-        compiling_s=parts.compiling.total_ns() / 1e9,
+        loss_in_loop_s=0.0 if loss is None else loss.seconds,
+        loss_at=None if loss_line is None else loss_line.site,
+        few_steps=time.steps if training.steady_steps < MANY_STEPS else None,
     )
 
 

@@ -31,7 +31,6 @@ _OF_TEXT: Final = (
     *_OF_LOADER,
     Kind.STACK_SAMPLE,
     Kind.FOUND_SYNC,
-    Kind.COMPILE,
     Kind.COLLECTIVE,
     Kind.CACHE_EMPTIED,
 )
@@ -169,7 +168,7 @@ def _with_shifted_sites(stack: list[Any], ids: int) -> list[Any]:
         if isinstance(site, int):
             shifted.append(site + ids if site else 0)
         elif isinstance(site, list):
-            shifted.append([inner + ids for inner in site if isinstance(inner, int)])
+            shifted.append([x + ids if isinstance(x, int) else x for x in site])
     return shifted
 
 

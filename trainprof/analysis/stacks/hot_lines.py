@@ -79,7 +79,7 @@ def hottest_lines(
         settled_ns: When warm-up was over.
     """
     samples = samples.where(samples.wanted_ns >= settled_ns)
-    wanted, taken = parts.at(samples.wanted_ns), parts.at(samples.taken_ns)
+    taken, wanted = parts.keys_of(samples)
     asked = {key: int(np.count_nonzero(wanted == KEY[key])) for key in step_s}
     whole_s = sum(step_s.values())
     lines: list[HottestLine] = []
@@ -164,10 +164,9 @@ def lines_of_training(
         once: What of "other" happens once: its lines are those of the rest.
     """
     in_order = np.argsort(samples.wanted_ns, kind="stable")
-    taken, wanted = (
-        _lasting(parts.at(times), times, once)
-        for times in (samples.taken_ns, samples.wanted_ns[in_order])
-    )
+    taken, wanted = parts.keys_of(samples)
+    taken = _lasting(taken, samples.taken_ns, once)
+    wanted = _lasting(wanted, samples.wanted_ns, once)[in_order]
     shown: list[HotLine] = []
     for name, key in KEY.items():
         asked = int(np.count_nonzero(wanted == key))
@@ -202,8 +201,8 @@ def is_met_at(line: HotLine, samples: StackSamples, names: LineNames) -> Bool:
     asked = function_of(line.site, line.function)
     is_there = np.zeros(len(numbers), dtype=bool)
     for index, number in enumerate(numbers.tolist()):
-        [stack] = names.stacks(np.array([number]))
-        is_there[index] = bool(stack.frames) and function_of(*stack.frames[0]) == asked
+        frames = names.frames(number)
+        is_there[index] = bool(frames) and function_of(*frames[0]) == asked
     met: Bool = is_there[which]
     return met
 

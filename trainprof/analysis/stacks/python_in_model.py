@@ -24,6 +24,8 @@ HELD_NS: Final = 100_000
 _SURE_SHARE: Final = 0.25
 # Of all looks at a line: where fewer waited, it computes with torch as well.
 _OWN_LINE_SHARE: Final = 0.7
+# Of the looks that waited: where so many met the end of what backward calls, most of it is that.
+_MOSTLY: Final = 0.5
 # That waited: fewer can be chance.
 MIN_HELD: Final = 12
 # Of the looks: with more that met another thread at work, it may have been that thread which others
@@ -75,19 +77,49 @@ def python_in_model(
     if held < MIN_HELD:
         return None
     most = max(seconds_by_part, key=lambda name: seconds_by_part[name])
-    lines, behind = _lines(most, settled.where(is_counted), names, sum(seconds_by_part.values()))
-    return PythonInModel(int(np.count_nonzero(is_counted)), held, seconds_by_part, lines, behind)
+    in_backward = part[is_counted] == KEY["backward"]
+    counted, whole_s = settled.where(is_counted), sum(seconds_by_part.values())
+    # Python that backward calls has lines of its own: at that of its call it had just ended.
+    has_ended = _is_other_code(counted) & in_backward
+    has_ended &= _at_calls(counted.stack, in_backward, names)
+    lines, behind = _lines(most, counted, ~has_ended, names, whole_s)
+    mostly_ended = not lines and bool(has_ended.sum() >= _MOSTLY * held)
+    return PythonInModel(
+        looks=len(counted),
+        held=held,
+        seconds=seconds_by_part,
+        lines=lines,
+        behind=None if mostly_ended else behind,
+        called_by_backward=mostly_ended,
+    )
+
+
+def _at_calls(stacks: Int64, in_backward: Bool, names: LineNames) -> Bool:
+    """Returns which stacks are those of calls of backward, in no function that it calls.
+
+    A hook's has that of the call behind its own frames.
+    """
+    numbers = np.unique(stacks[in_backward]).tolist()
+    frames = {number: names.frames(number) for number in numbers}
+    met = set(frames.values())
+    calls = [
+        number
+        for number, stack in frames.items()
+        if not any(stack[outer:] in met for outer in range(1, len(stack)))
+    ]
+    at_calls: Bool = np.isin(stacks, calls)
+    return at_calls
 
 
 def _lines(
-    part: str, samples: StackSamples, names: LineNames, seconds: float
+    part: str, samples: StackSamples, may_be_there: Bool, names: LineNames, seconds: float
 ) -> tuple[list[HotLine], HotLine | None]:
     """Returns the lines where such code was, and otherwise what came behind it.
 
     A sample that waited for less than the GIL's switch interval saw where the code released it for
     long enough: in its own line, or in an operator behind it, which is seen without a wait as well.
     """
-    is_held = _is_other_code(samples)
+    is_held = _is_other_code(samples) & may_be_there
     is_sure = is_held & samples.is_known
     sure = int(np.count_nonzero(is_sure))
     if sure >= max(MIN_SAMPLES, _SURE_SHARE * np.count_nonzero(is_held)):

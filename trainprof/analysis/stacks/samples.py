@@ -12,6 +12,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from trainprof.analysis.loading.fetches import Details
 from trainprof.analysis.run.metadata import Sites, integers
@@ -26,8 +27,11 @@ CERTAIN: Final = 2.0
 # Python before 3.12 runs them as functions, by these names.
 _COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
+UNKNOWN, NO_TORCH, TORCH, LOSS = -1, 0, 1, 2
+
 Texts = Mapping[Topic, Mapping[int, Any]]
-Frame = tuple[str, str]  # site and function
+# (site, function) of each of the user's frames, innermost first.
+Frames = tuple[tuple[str, str], ...]
 # Of the path of an installed module, what comes before its name.
 _INSTALLED: Final = re.compile(r".*/(?:(?:site|dist)-packages|python\d\.\d+)/")
 
@@ -37,12 +41,12 @@ class Stack:
     """Of one sample.
 
     Attributes:
-        frames: The user's, innermost first.
+        frames: Those of the user's.
         calls: By what the innermost one gets from library to library: "PIL.Image (Image.rotate)",
             outermost first.
     """
 
-    frames: tuple[Frame, ...] = ()
+    frames: Frames = ()
     calls: tuple[str, ...] = ()
 
 
@@ -61,6 +65,8 @@ class StackSamples:
         is_operator: Whether it computed without the GIL, in the user's own code, torch's or that of
             a library which uses torch.
         of_arrays: Whether it did so in code of a library that has NumPy or SciPy and no torch.
+        torch: Between the parts of a step, whether its line computes with torch, as
+            loss_in_loop.py found out: one of UNKNOWN, NO_TORCH, TORCH and LOSS.
     """
 
     wanted_ns: Int64
@@ -73,6 +79,7 @@ class StackSamples:
     runs: Bool
     is_operator: Bool
     of_arrays: Bool
+    torch: npt.NDArray[np.int8]
 
     def __len__(self) -> int:
         return len(self.taken_ns)
@@ -100,6 +107,7 @@ def thread_samples(details: Details, thread: int) -> StackSamples:
         runs=has(StackFlag.RUNS),
         is_operator=has(StackFlag.OPERATOR),
         of_arrays=has(StackFlag.ARRAYS),
+        torch=np.full(len(rows), UNKNOWN, dtype=np.int8),
     )
 
 
@@ -132,12 +140,26 @@ class LineNames:
             counted[self._stack(number, of_dataset=of_dataset)] += count
         return counted
 
-    def _stack(self, stack: int, *, of_dataset: bool) -> Stack:
+    def frames(self, stack: int) -> Frames:
+        """Returns the user's frames of one stack."""
+        return self._stack(stack).frames
+
+    def libraries(self, stack: int) -> tuple[str | None, str | None]:
+        """Returns the package that is imported in a stack, "" if unknown, and the function that
+        called the user's innermost frame; None where there is none or it was not asked for.
+        """
+        text = self._stacks.get(stack)
+        first = text[0] if isinstance(text, list) and text else None
+        pair = first if isinstance(first, list) and len(first) == 2 else (None, None)
+        imported, caller = (x if isinstance(x, str) else None for x in pair)
+        return imported, caller
+
+    def _stack(self, stack: int, *, of_dataset: bool = False) -> Stack:
         frame_ids = self._stacks.get(stack)
         frame_ids = frame_ids if isinstance(frame_ids, list) else []
         numbers = [n for n in frame_ids if isinstance(n, int)]
-        ids = next((integers(ids) for ids in frame_ids if isinstance(ids, list)), [])
-        calls = tuple(library_call(self._places.get(n)) for n in ids)
+        called = (n for ids in frame_ids if isinstance(ids, list) for n in integers(ids))
+        calls = tuple(library_call(self._places.get(n)) for n in called)
         if of_dataset and numbers[:1] == [FETCHED]:
             return Stack((), calls)
         if of_dataset and FETCHED not in numbers:
@@ -195,6 +217,13 @@ class PartsOfLoop:
         key[within(self.attribution.segments, times)] = KEY["evaluation"]
         key[(times < self.window.loop_start) | (times >= self.window.loop_end)] = -1
         return key
+
+    def keys_of(self, samples: StackSamples) -> tuple[Int64, Int64]:
+        """Returns where each sample was taken and wanted; the loop's own loss is "loss"."""
+        taken, wanted = self.at(samples.taken_ns), self.at(samples.wanted_ns)
+        for key in (taken, wanted):
+            key[(samples.torch == LOSS) & (key == KEY["other"])] = KEY["loss"]
+        return taken, wanted
 
 
 def concurrent_share(samples: StackSamples, parts: PartsOfLoop) -> float | None:

@@ -115,6 +115,23 @@ def _count_of_most(steps: Floats) -> int:
     return max(int(len(steps) * (1 - _SLOWEST_SHARE)), 1)
 
 
+def share_half_width(part: Floats, steps: Floats, *, cycle: int = 1) -> float:
+    """Returns how far the 95 % interval of a part's share of steps reaches.
+
+    Source:
+        The linearised ratio of two means (Cochran, Sampling Techniques, 1977, chapter 6).
+    """
+    mean = float(steps.mean())
+    share = float(part.mean()) / mean
+    return NORMAL * standard_error(part - share * steps, cycle=cycle) / mean
+
+
+def pace_half_width(steps: Floats, *, cycle: int = 1) -> float:
+    """Returns how far the 95 % interval of the mean step reaches, as a share of it."""
+    mean = float(steps.mean())
+    return NORMAL * standard_error(steps, cycle=cycle) / mean if mean > 0 else 1.0
+
+
 def half_split_drift(steps: Floats, *, cycle: int = 1) -> float:
     """Returns by what share the two halves of a run differ, 0 where their own noise explains it."""
     half = len(steps) // 2

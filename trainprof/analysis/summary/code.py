@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 MAKING: Final = "making batches"
 NS_S: Final = 1e-9
 MODULE_CODE: Final = "<module>"
+# Compute capabilities (NVIDIA, CUDA C++ Programming Guide): of tensor cores, of TF32 and bfloat16.
+TENSOR_CORES_FROM: Final = 7
+TF32_FROM: Final = 8
 
 # File, line, qualified name.
 Place = tuple[str, int, str]
@@ -43,9 +46,9 @@ class HotLine:
             process; None in older runs, and where it was not asked for.
         is_end: Most of the part ends there, where Python lets others run: what takes long stands
             there or before it. `share` is of the looks that were wanted in the part.
-        torch_share, loss_share: Of the looks at its function, or at what the line calls, those that
-            met torch computing, anywhere and as the model's own work; None in older runs, where
-            that is not known, and of what is no code between the parts of a step.
+        torch_share: Of the looks at its function, or at what the line calls, those that met torch
+            computing; None in older runs, where that is not known, and of what is no code between
+            the parts of a step.
         other_lines: The function's other lines with much of the part, and their shares of it.
         library_call: The function of a library, called by that line or below it, in which most
             samples met the line: "PIL.Image (Image.rotate)". None in older runs, and without one.
@@ -64,7 +67,6 @@ class HotLine:
     waits_share: float | None = None
     is_end: bool = False
     torch_share: float | None = None
-    loss_share: float | None = None
     is_line_known: bool = True
     other_lines: dict[str, float] = field(default_factory=dict)
     library_call: str | None = None
@@ -97,6 +99,56 @@ class HottestLine:
 
 
 @dataclass(frozen=True, slots=True)
+class OutsideLine:
+    """A line that start-up or shutdown goes to.
+
+    Attributes:
+        site: The user's file:line; None where none is on the stack (exit handlers).
+        function: Its name; without a line the outermost function, with its package.
+        seconds: With all that it calls, but for what has a line of its own.
+        called_by: The library's function that called it, None where the user's code did.
+        called_from: The user's lines that lead to it, innermost first.
+    """
+
+    site: str | None
+    function: str
+    seconds: float
+    called_by: str | None = None
+    called_from: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportTime:
+    """What importing a package takes, with all that it imports itself.
+
+    Attributes:
+        package: As the user's code imports it; "standard library" for Python's own.
+        site: The user's line with most of it.
+    """
+
+    package: str
+    site: str | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideLoop:
+    """What start-up or shutdown goes to, most time first, by samples of the main thread.
+
+    Attributes:
+        exit_s: Of shutdown, what comes after the exit handlers; None in start-up and if unknown.
+    """
+
+    lines: list[OutsideLine] = field(default_factory=list)
+    imports: list[ImportTime] = field(default_factory=list)
+    exit_s: float | None = None
+
+    @property
+    def imports_s(self) -> float:
+        return sum(package.seconds for package in self.imports)
+
+
+@dataclass(frozen=True, slots=True)
 class PythonInModel:
     """Python code inside forward, loss and backward that is none of torch's operators.
 
@@ -111,6 +163,8 @@ class PythonInModel:
         lines: Where it was, most looks first; shares are of those that tell it.
         behind: Where no line is known: the operator that comes behind it, at which most of those
             looks were let through.
+        called_by_backward: Where no line is known: most of it is in hooks or custom Functions,
+            which had ended by the time of the look.
     """
 
     looks: int
@@ -118,6 +172,7 @@ class PythonInModel:
     seconds: dict[str, float]
     lines: list[HotLine]
     behind: HotLine | None = None
+    called_by_backward: bool = False
 
     @property
     def total_s(self) -> float:
@@ -224,6 +279,53 @@ class UnsharedData:
 
 
 @dataclass(frozen=True, slots=True)
+class OptimizerUse:
+    """An optimizer, or several of one class that a line builds, in the training phase.
+
+    Attributes:
+        name: Of its class, such as "AdamW".
+        site: The user's line that built it; None where that is not known.
+        tensors: Parameters of one of them.
+        groups: Of its param_groups; `settings`: with settings of their own.
+        calls: Of step() outside of backward, by all of its class.
+        spent_s: In all of these.
+        is_torchs: One of torch.optim.
+    """
+
+    name: str
+    site: str | None
+    tensors: int
+    groups: int
+    settings: int = 1
+    calls: int = 0
+    spent_s: float = 0.0
+    is_torchs: bool = True
+
+    @property
+    def seconds(self) -> float:
+        return self.spent_s
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """The matrix products and convolutions of one forward pass on a device.
+
+    Attributes:
+        convolutions_2d: Of convolutions, those of pictures.
+        lower: Of all, those in float16 or bfloat16, as autocast makes them.
+        opaque: Compiled or recomputed parts whose products are not seen.
+        mixes: Of "autocast" and "GradScaler", those that the user's files call.
+    """
+
+    matmuls: int = 0
+    convolutions: int = 0
+    convolutions_2d: int = 0
+    lower: int = 0
+    opaque: int = 0
+    mixes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class Numerics:
     """In what the model computes, as settings tell at the first update.
 
@@ -232,11 +334,29 @@ class Numerics:
         products: On a device, torch's float32 matmul precision: "highest" is without TF32; else,
             and where it is not known, "unknown".
         sites: Lines of the user's that seem to make it float64, where it is that.
+        capability: Compute capability of an NVIDIA device, [major, minor]; None: another device.
+        convolutions_tf32: Whether cuDNN may use TF32; None: unknown.
+        operators: None: unknown.
     """
 
     parameters: str
     products: str
     sites: list[str] = field(default_factory=list)
+    capability: list[int] | None = None
+    convolutions_tf32: bool | None = None
+    operators: Operators | None = None
+
+    @property
+    def major(self) -> int:
+        """Of the compute capability; 0 without one. From 7 on there are tensor cores."""
+        return self.capability[0] if self.capability else 0
+
+    @property
+    def may_use_tf32(self) -> bool:
+        """Whether TF32 is off and would speed up float32 matmuls on this device."""
+        seen = self.operators
+        is_off = self.products == "highest" and self.parameters == "float32"
+        return self.major >= TF32_FROM and is_off and seen is not None and seen.matmuls > 0
 
 
 def hottest(

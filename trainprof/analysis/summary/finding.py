@@ -50,6 +50,7 @@ class RuleTraits:
             at most gained has beyond that how little some stack samples tell; else "".
         gain_if: What has to be so for the gain, "": that all of a cost goes.
         lines: always: its reader is sent to line times; without_change: where it names no change.
+        changes_numbers: `tune` tries its change with --allow-numerics alone.
     """
 
     keys: list[str] = field(default_factory=list)
@@ -58,6 +59,7 @@ class RuleTraits:
     gain: str = ""
     gain_if: str = ""
     lines: str = ""
+    changes_numbers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,7 @@ class Finding:
         steps: Those that show it best: step (from 0), seconds, part_s of them.
         verify: How to see whether it is true.
         is_tried_by_tune: `tune` measures its change.
+        low_confidence: Why its gain is little sure, "" where it is as sure as its interval.
         traits: What all findings of its rule have in common.
     """
 
@@ -122,6 +125,7 @@ class Finding:
     verify: str = ""
     of_steps: bool = False
     is_tried_by_tune: bool = False
+    low_confidence: str = ""
     traits: RuleTraits = field(default_factory=RuleTraits)
 
 
@@ -130,6 +134,7 @@ IN_NOISE: Final = "noise"
 LITTLE: Final = "little"
 MAY_LOSE: Final = "may_lose"
 SYMPTOM: Final = "symptom"
+SOME_RANKS: Final = "some_ranks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +145,9 @@ class PassedOver:
         finding: As the rule found it.
         why: noise: its gain stays under what the run's own noise lets show; little: it would not
             be worth a change; may_lose: it may as well cost something; symptom: it comes of
-            another finding.
-        least_gain: From which gain on it would be told, as a share of the pace; None where that is
-            not the reason.
+            another finding; some_ranks: not every rank has it.
+        least_gain: From which gain on it would be reported, as a share of the pace; None where that
+            is not the reason.
         root: Of a symptom: the finding that it comes of.
     """
 

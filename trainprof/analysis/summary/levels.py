@@ -14,8 +14,9 @@ HIGH_SHARE: Final = 0.20
 LEAST_GAIN: Final = 0.03
 # By how much the halves of a run may differ by noise: beyond that the run changed in the midst.
 MOST_NOISE: Final = 0.15
-# A verdict takes so many steady steps.
-MIN_STEADY_STEPS: Final = 20
+# Steady steps that a verdict takes; where they are fewer than MANY_STEPS their interval carries it.
+MIN_STEADY_STEPS: Final = 6
+MANY_STEPS: Final = 20
 # Of the median step: an outlier takes so many times as long, and so much longer.
 MIN_RATIO: Final = 2.0
 MIN_EXCESS_NS: Final = 10_000_000

@@ -192,8 +192,9 @@ class LoaderTimes:
     """How it was iterated over, and what that took.
 
     Attributes:
-        passes: Iterators of it, one an epoch in most scripts; `iterations`: batches in all.
-        init_s: Creating the iterator; `first_batch_s`: the first `next` of each.
+        passes: Iterators of it that were used, one an epoch in most scripts; `iterations`: batches
+            in all.
+        init_s: Creating an iterator, be it used or not; `first_batch_s`: the first `next` of each.
         wait_s: `next` calls later than the first.
         receive_s, receive_cpu_s: Taking batches from workers, and the training process's CPU time
             in that.
@@ -300,6 +301,11 @@ class Loader(LoaderHazards, LoaderTimes, LoaderConfig):
 
     id: int
     role: str
+
+    @property
+    def starts(self) -> int:
+        """How often an iterator was created: Lightning's reload creates two for each epoch."""
+        return self.passes if self.init_s is None else max(self.init_s.n, self.passes)
 
     @property
     def is_rebuilt(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from trainprof.analysis.summary.device import Energy, Gpu
 from trainprof.analysis.summary.free_cores import SharedCpu, shared_cpu
+from trainprof.analysis.summary.levels import number_at
 from trainprof.record.names import MASK
 
 _MODULE: Final = "-m"
@@ -28,6 +29,7 @@ LEDGER_KEYS: Final = (
     "recompute",
     "optimizer",
     "zero_grad",
+    "compile",
     "sync",
     "device_wait",
     "checkpoint",
@@ -36,7 +38,9 @@ LEDGER_KEYS: Final = (
     "other",
     "shutdown",
 )
+LOADER_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
 COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
+COMPILE_KEY: Final = "compile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +275,7 @@ class Epoch:
             training; of an iterator that evaluation asks for a few batches at a time, those alone.
         data_wait_s: `next` calls later than the first; with those for batches of loaders that
             training uses alongside.
-        slow_batches: Waits over --wait-threshold, the first batch exempt.
+        slow_batches: Waits over --wait-threshold, the first batch's too.
         slow_total_s: Their whole seconds; `slow_excess_s` only what is over the threshold.
         steps: Updates inside the pass.
         loader_start_s: Making the iterator: starting workers, mostly.
@@ -351,6 +355,7 @@ class System:
             cpu_mhz{stat}, context_switches_per_s};
             in tree_percent 100 is one core; in cores_physical hyper-threads of one count once;
             core_numbers are those that the run may be on, None where that is not known. Of ranks
+            cores_launched_on is there where the run was started on more of them than that. Of ranks
             also recorded_on[]: those of all that one trainprof recorded, where they are others; and
             other_ranks_percent: the mean of ranks on the same cores with a trainprof of their own,
             None where that is not known.
@@ -385,6 +390,14 @@ class System:
     def shared_cpu(self) -> SharedCpu | None:
         """Who shared the CPU with the run; None where that is not known."""
         return shared_cpu(self.cpu)
+
+    @property
+    def bound_to(self) -> str:
+        """The cores that the script is bound to, where it was started on more of them, else ""."""
+        numbers, whole = self.cpu.get("core_numbers"), number_at(self.cpu, "cores_launched_on")
+        if whole is None or not isinstance(numbers, list) or not 0 < len(numbers) < whole:
+            return ""
+        return f"{len(numbers)} of {whole:.0f} cores"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from trainprof.analysis.summary.code import (
     HottestLine,
     LineCost,
     Numerics,
+    OptimizerUse,
+    OutsideLoop,
     PythonInModel,
     UnsharedData,
 )
@@ -33,6 +35,7 @@ from trainprof.analysis.summary.device import (
     Transfer,
 )
 from trainprof.analysis.summary.finding import Finding, PassedOver
+from trainprof.analysis.summary.levels import MANY_STEPS, MIN_STEADY_STEPS
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import (
     Epoch,
@@ -126,6 +129,14 @@ class DataAndDevices:
         return any(loader.num_workers for loader in self.loaders)
 
     @property
+    def taken_by_others(self) -> str:
+        """That other programs took so much of the CPU that the run's times show it, else ""."""
+        cpu = None if self.system is None else self.system.shared_cpu
+        if cpu is None or not cpu.is_disturbed:
+            return ""
+        return f"other programs kept {cpu.others_share * cpu.cores:.1f} of {cpu.cores} cores busy"
+
+    @property
     def time_of_devices(self) -> str:
         """What shares of a device's time are of, in words."""
         return AFTER_WARMUP if any(device.warmup_s for device in self.devices or ()) else "training"
@@ -148,12 +159,13 @@ class CodeTimes:
         python_in_model: Python code in the model's time, on the host; None with too few stack
             samples, with torch.compile, and in older runs.
         element_reads: Tensors read element by element inside the model, where they are many.
-        loss_in_loop_s: Of "other": a loss that is no module; None with too few stack samples, and
-            in older runs. `loss_by_place`: the same, split as a ledger's `other_by_place`.
-        once_in_loop_s: Of "other": what happens once, in the first steps and as torch.compile
-            compiles; None in older runs.
+        loss_in_loop_s: Of "loss": what is no module, by stack samples; None with too few, and in
+            older runs. `loss_by_place`: the same, split as a ledger's `other_by_place`.
+        once_in_loop_s: Of "other": what happens once, in the first steps; None in older runs.
+        startup, shutdown: Where those rows of the ledger are spent; None: not sampled.
         beside_share: Of the stack samples of training, those that met another Python thread at
             work; None with too few.
+        optimizers: The first few that made a step, most time first.
         compilations: What torch.compile took, by line.
         numerics: Number formats of the model's computation; None: unknown.
     """
@@ -166,7 +178,10 @@ class CodeTimes:
     loss_in_loop_s: float | None = None
     loss_by_place: dict[str, float] = field(default_factory=dict)
     once_in_loop_s: float | None = None
+    startup: OutsideLoop | None = None
+    shutdown: OutsideLoop | None = None
     beside_share: float | None = None
+    optimizers: list[OptimizerUse] = field(default_factory=list)
     compilations: list[Compilation] = field(default_factory=list)
     numerics: Numerics | None = None
 
@@ -226,3 +241,11 @@ class RunSummary(Tuned, Diagnosed, Processes, CodeTimes, DataAndDevices, RunTime
     """Everything a run showed: six groups, one object in the JSON."""
 
     schema_version: int = SUMMARY_SCHEMA_VERSION
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether rules were asked, and had data enough to find their causes."""
+        if self.verdict.bottleneck != "unknown":
+            return self.training.steady_steps >= MIN_STEADY_STEPS
+        # Of a device it may be unknown what it was idle for.
+        return self.findings_from is not None and self.training.steady_steps >= MANY_STEPS

@@ -66,6 +66,8 @@ class TrialSummary:
         outcome: One of those above; of several runs the worst.
         detail: What is known of it, such as the exception.
         losses: same|other|None: against the baseline's, None: not known, or not the same twice.
+        losses_apart: Of other ones, the largest difference as a share of the baseline's; None: of
+            losses that are not finite, too.
         refused: What could not be changed, and why.
         against: Why it is not to be taken, however fast its steps were.
         peak_memory_bytes: Of the process tree.
@@ -87,6 +89,7 @@ class TrialSummary:
     outcome: str
     detail: str | None = None
     losses: str | None = None
+    losses_apart: float | None = None
     refused: dict[str, str] = field(default_factory=dict)
     cautions: list[str] = field(default_factory=list)
     against: list[str] = field(default_factory=list)

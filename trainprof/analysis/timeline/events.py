@@ -42,6 +42,7 @@ _BLOCK_RECORDS: Final = 1 << 18
 # By kind, every value of a byte: a later version may write more.
 _IS_KNOWN: Final = np.isin(np.arange(256), [int(k) for k in Kind if k > 0])
 _IS_DETAIL: Final = _IS_KNOWN & (np.arange(256) >= Kind.FETCH_CPU)
+_IS_DETAIL[Kind.COMPILE] = False  # it nests
 _IS_EVENT: Final = _IS_KNOWN & (np.arange(256) >= Kind.LOADER_INIT) & ~_IS_DETAIL
 _IS_BOOKKEEPING: Final = _IS_KNOWN & ~_IS_EVENT & ~_IS_DETAIL
 # Records of a log cut by a crash may be torn; none lasts longer than a month.

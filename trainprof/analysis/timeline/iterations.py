@@ -30,8 +30,16 @@ LEARNING: Final = (Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
 
 
 @dataclass(frozen=True, slots=True)
+class Turns:
+    """When an iteration is asked for batches, and its number, where one begins inside another."""
+
+    start: Int64
+    number: Int64
+
+
+@dataclass(frozen=True, slots=True)
 class LoaderIterations:
-    """Iterations over one loader, in order of time; arrays of shape (n_iterations,), ns.
+    """Iterations over one loader, in order of their starts; arrays of shape (n_iterations,), ns.
 
     Attributes:
         start, end: From the creation of the iterator to the end of its last call.
@@ -44,6 +52,8 @@ class LoaderIterations:
         end_ns: The `next` that raised StopIteration.
         overlaps: It began while an earlier iteration went on, which took further batches then.
         stage, role: training|evaluation|other, per iteration and of the loader as a whole.
+        dataset: A number that loaders of the same dataset share; 0 where unknown.
+        turns: None where each iteration is over when the next one begins.
     """
 
     loader: int
@@ -61,17 +71,24 @@ class LoaderIterations:
     overlaps: Bool
     stage: npt.NDArray[np.str_]
     role: str
+    dataset: int = 0
+    turns: Turns | None = None
 
     def __len__(self) -> int:
         return len(self.start)
 
     def where(self, mask: Bool) -> LoaderIterations:
-        return rows_of(self, mask)
+        chosen, turns = rows_of(self, mask), self.turns
+        if turns is None:
+            return chosen
+        number = np.where(mask, np.cumsum(mask) - 1, -1)[turns.number]
+        return replace(chosen, turns=Turns(turns.start, number))
 
     def number_at(self, times: Int64) -> Int64:
-        """Returns the number of the newest iteration at each time, -1 before the first; ns."""
-        numbers: Int64 = np.searchsorted(self.start, times, side="right") - 1
-        return numbers
+        """Returns the number of the iteration in use at each time, -1 before the first; ns."""
+        starts = self.start if self.turns is None else self.turns.start
+        numbers: Int64 = np.searchsorted(starts, times, side="right") - 1
+        return numbers if self.turns is None else np.append(self.turns.number, -1)[numbers]
 
     def among(self, chosen: Bool, times: Int64) -> Bool:
         """Returns which times lie in, or behind, one of the chosen iterations."""
@@ -138,6 +155,9 @@ def _iterations_of(loader: int, calls: Events, length: Int64) -> LoaderIteration
     is_start[0] = True
     number = np.cumsum(is_start) - 1
     count = int(number[-1]) + 1
+    overlaps = _overlapping(calls, is_start, is_next)
+    nested = _nested_numbers(calls, is_start, is_next) if overlaps.any() else None
+    number = number if nested is None else nested
     is_first = is_next & (calls.value <= 1)
     is_later = is_next & ~is_first
     is_stop = calls.is_kind(Kind.LOADER_END)
@@ -152,11 +172,14 @@ def _iterations_of(loader: int, calls: Events, length: Int64) -> LoaderIteration
     np.minimum.at(after_first, number[follows], calls.start[follows])
     last_next = calls.start[firsts].copy()
     np.maximum.at(last_next, number[is_next], calls.start[is_next])
+    ends = calls.end[firsts].copy()
+    np.maximum.at(ends, number, calls.end)
+    turns = np.flatnonzero(np.diff(number, prepend=-1))
     has_first = np.bincount(number[is_first], minlength=count) > 0
     return LoaderIterations(
         loader=loader,
         start=calls.start[firsts],
-        end=np.maximum.reduceat(calls.end, firsts),
+        end=ends,
         after_first=after_first,
         last_next=last_next,
         is_ended=np.bincount(number[is_stop], minlength=count) > 0,
@@ -166,9 +189,10 @@ def _iterations_of(loader: int, calls: Events, length: Int64) -> LoaderIteration
         first_ns=np.where(has_first, total(is_first), -1),
         wait_ns=total(is_later | calls.is_kind(Kind.LOADER_ERROR)),
         end_ns=total(is_stop),
-        overlaps=_overlapping(calls, is_start, is_next),
+        overlaps=overlaps,
         stage=np.full(count, OTHER, dtype="<U10"),
         role=OTHER,
+        turns=None if nested is None else Turns(calls.start[turns], number[turns]),
     )
 
 
@@ -203,20 +227,60 @@ def _overlapping(calls: Events, is_start: Bool, is_next: Bool) -> Bool:
     return np.array(overlapping, dtype=bool)
 
 
+def _nested_numbers(calls: Events, is_start: Bool, is_next: Bool) -> Int64 | None:
+    """Returns the iteration of each call, where one goes on once those begun inside it are left.
+
+    As where an epoch is evaluated on some batches of its own loader. None where iterators take
+    turns, as zipped ones do.
+    """
+    begun: list[list[int]] = []  # of each that may go on: number, last batch, whether it has before
+    numbers: list[int] = []
+    count = 0
+    is_stop = calls.is_kind(Kind.LOADER_END).tolist()
+    values = calls.value.astype(np.int64).tolist()
+    rows = zip(is_start.tolist(), is_next.tolist(), is_stop, values, strict=True)
+    for starts, gives, stops, batch in rows:
+        if starts:
+            begun.append([count, batch - 1 if gives else 0, False])
+            count += 1
+        if gives and begun[-1][1] != batch - 1:
+            while begun and begun[-1][1] != batch - 1:
+                begun.pop()
+            if not begun:
+                return None
+            begun[-1][2] = True
+        if gives:
+            begun[-1][1] = batch
+        elif stops:
+            # What was left early gave fewer batches than the one around it that ends now.
+            if len(begun) > 1 and begun[-2][2] and begun[-2][1] > begun[-1][1]:
+                begun.pop()
+            begun[-1][1] = -1  # no batch follows
+        numbers.append(begun[-1][0])
+    return np.array(numbers, dtype=np.int64)
+
+
 def feeders(loaders: list[LoaderIterations]) -> list[LoaderIterations]:
     """Returns the loaders whose training iterations are epochs, the one with most batches first.
 
-    A loader that is used alongside another, or by turns with it, makes no epochs of its own.
+    A loader that is used alongside another makes no epochs of its own, nor does one by turns with
+    it, unless both are of the same dataset: epochs with and without workers, say.
     """
-    chosen: list[LoaderIterations] = []
-    spans: list[tuple[int, int]] = []
+    chosen: list[tuple[LoaderIterations, LoaderIterations]] = []
     for p in _by_batches(loaders):
-        trained = p.trained()
-        first, last = int(p.start[trained].min()), int(p.end[trained].max())
-        if all(last <= begin or end <= first for begin, end in spans):
-            chosen.append(p)
-            spans.append((first, last))
-    return chosen
+        own = p.where(p.trained())
+        if all(_is_apart(own, other) for _, other in chosen):
+            chosen.append((p, own))
+    return [p for p, _ in chosen]
+
+
+def _is_apart(p: LoaderIterations, other: LoaderIterations) -> bool:
+    """Whether epochs come before or behind another loader's, or between them on the same data."""
+    if p.end.max() <= other.start.min() or other.end.max() <= p.start.min():
+        return True
+    order = np.argsort(np.append(p.start, other.start), kind="stable")
+    starts, ends = np.append(p.start, other.start)[order], np.append(p.end, other.end)[order]
+    return p.dataset == other.dataset > 0 and bool((ends[:-1] <= starts[1:]).all())
 
 
 def epoch_starts(loaders: list[LoaderIterations]) -> Int64:

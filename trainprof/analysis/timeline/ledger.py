@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainprof.analysis.summary.run import LEDGER_KEYS, Ledger
+from trainprof.analysis.summary.run import LOADER_KEYS as LOADER_KEYS
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
-from trainprof.analysis.timeline.intervals import Coverage, own_inside_ns
 from trainprof.record.schema import Kind, SyncFlag
 
 KEY: Final = {name: index for index, name in enumerate(LEDGER_KEYS)}
@@ -20,7 +20,6 @@ _AROUND: Final = -1  # the time belongs to whatever lies around the event
 
 # Inside a loader's call only these keep their own name; the rest is data loading.
 _OWN_INSIDE_LOADER: Final = ("transfer", "sync", "checkpoint", "gc")
-LOADER_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
 LOADER_KINDS: Final = (
     Kind.LOADER_INIT,
     Kind.LOADER_RESET,
@@ -47,6 +46,7 @@ _KEY_OF_KIND: Final = {
     Kind.CLIP_GRADIENTS: "optimizer",
     Kind.SCHEDULER_STEP: "optimizer",
     Kind.ZERO_GRAD: "zero_grad",
+    Kind.COMPILE: "compile",
     Kind.SYNC: "sync",
     Kind.CHECKPOINT_SAVE: "checkpoint",
     Kind.CHECKPOINT_LOAD: "checkpoint",
@@ -64,6 +64,29 @@ class DeviceWaits:
 
 
 @dataclass(frozen=True, slots=True)
+class LossInLoop:
+    """A loss that is no module, in gaps between the parts of a step, shape (n,).
+
+    Attributes:
+        start_ns: When each gap began.
+        ns: What of it is such a loss.
+        place: Where it lies, as a ledger's `other_by_place` has it.
+    """
+
+    start_ns: Int64
+    ns: Int64
+    place: npt.NDArray[np.str_]
+
+    @property
+    def seconds(self) -> float:
+        return int(self.ns.sum()) / 1e9
+
+    def by_place(self) -> dict[str, float]:
+        names = np.unique(self.place[self.ns > 0]).tolist()
+        return {name: int(self.ns[self.place == name].sum()) / 1e9 for name in names}
+
+
+@dataclass(frozen=True, slots=True)
 class Attribution:
     """Which ledger key each event's own time belongs to.
 
@@ -73,6 +96,7 @@ class Attribution:
         top: Indices of the outermost events with a key, outside evaluation.
         segments: Evaluation, shape (n, 2), ns.
         device_waits: What of `own_ns` belongs to `device_wait` instead; None where unknown.
+        loss: What of "other" belongs to "loss" instead; None where unknown.
     """
 
     key: npt.NDArray[np.int8]
@@ -80,6 +104,7 @@ class Attribution:
     top: npt.NDArray[np.int32]
     segments: Int64
     device_waits: DeviceWaits | None
+    loss: LossInLoop | None = None
 
 
 def attribute(
@@ -132,7 +157,7 @@ def loads_samples(events: Events, nesting: Nesting) -> Bool:
 def _inherit(key: npt.NDArray[np.int8], nesting: Nesting) -> None:
     """Gives transparent events the key around them, so computation in a loader's call.
 
-    And copies and waits in a checkpoint.
+    And copies and waits in a checkpoint, and what torch.compile runs, collections apart.
     """
     own_inside = np.zeros(len(LEDGER_KEYS) + 1, dtype=bool)
     own_inside[[KEY[name] for name in (*_OWN_INSIDE_LOADER, *LOADER_KEYS)]] = True
@@ -144,6 +169,7 @@ def _inherit(key: npt.NDArray[np.int8], nesting: Nesting) -> None:
         takes = key[level] == _AROUND
         takes |= np.isin(above, loader_keys) & ~own_inside[key[level]]
         takes |= (above == KEY["checkpoint"]) & np.isin(key[level], copies_and_waits)
+        takes |= (above == KEY["compile"]) & (key[level] != KEY["gc"])
         key[level] = np.where(takes, above, key[level])
 
 
@@ -172,17 +198,27 @@ def ledger(events: Events, attribution: Attribution, window: Window) -> Ledger:
     totals = _totals_ns(attribution)
     totals["evaluation"] = _length(attribution.segments)
     gaps = {
-        "startup": _uncovered(events, attribution, window.start, window.loop_start),
-        "other": _uncovered(events, attribution, window.loop_start, window.loop_end),
-        "shutdown": _uncovered(events, attribution, window.loop_end, window.end),
+        "startup": uncovered_ns(events, attribution, window.start, window.loop_start),
+        "other": uncovered_ns(events, attribution, window.loop_start, window.loop_end),
+        "shutdown": uncovered_ns(events, attribution, window.loop_end, window.end),
     }
     for name, gap in gaps.items():
         totals[name] += gap
+    by_place, loss = _other_by_place(events, attribution, window), attribution.loss
+    left = {
+        name: spent_s - (loss.by_place().get(name, 0.0) if loss else 0.0)
+        for name, spent_s in by_place.items()
+    }
     return Ledger(
         wall_s=(window.end - window.start) / 1e9,
-        seconds={name: total / 1e9 for name, total in totals.items()},
-        other_by_place=_other_by_place(events, attribution, window),
+        seconds={name: total / 1e9 for name, total in _with_loss(totals, loss).items()},
+        other_by_place={name: spent_s for name, spent_s in left.items() if spent_s > 0},
     )
+
+
+def _with_loss(totals: dict[str, int], loss: LossInLoop | None) -> dict[str, int]:
+    moved = min(0 if loss is None else int(loss.ns.sum()), totals["other"])
+    return totals | {"other": totals["other"] - moved, "loss": totals["loss"] + moved}
 
 
 def loop_seconds(events: Events, attribution: Attribution, window: Window) -> dict[str, float]:
@@ -193,7 +229,7 @@ def loop_seconds(events: Events, attribution: Attribution, window: Window) -> di
     inside = (segments[:, 0] >= window.loop_start) & (segments[:, 0] < window.loop_end)
     totals["evaluation"] = _length(segments[inside])
     totals["other"] += window.loop_end - window.loop_start - sum(totals.values())
-    return {name: total / 1e9 for name, total in totals.items()}
+    return {name: ns / 1e9 for name, ns in _with_loss(totals, attribution.loss).items()}
 
 
 def _totals_ns(attribution: Attribution, mask: Bool | None = None) -> dict[str, int]:
@@ -264,6 +300,12 @@ def per_step_ns(
         result[LEDGER_KEYS[index]] = result[LEDGER_KEYS[index]] - moved
         result["device_wait"] = result["device_wait"] + moved
     result["other"] = np.maximum(step_wall_ns(starts, ends, attribution.segments) - total, 0)
+    loss = attribution.loss
+    if loss is not None and count:
+        begins = np.searchsorted(ends, loss.start_ns, side="right")
+        sums = np.bincount(begins, weights=loss.ns, minlength=count + 1)[:count]
+        moved = np.minimum(sums.astype(np.int64), result["other"])
+        result |= {"other": result["other"] - moved, "loss": result["loss"] + moved}
     return result
 
 
@@ -279,8 +321,8 @@ def step_wall_ns(starts: Int64, ends: Int64, segments: Int64) -> Int64:
     return np.maximum(wall - lost.astype(np.int64), 0)
 
 
-def _uncovered(events: Events, attribution: Attribution, start: int, end: int) -> int:
-    """Time in [start, end) outside of outermost events and evaluation, which are disjoint."""
+def uncovered_ns(events: Events, attribution: Attribution, start: int, end: int) -> int:
+    """Returns what of [start, end) is outside of outermost events and evaluation, disjoint."""
     covered = 0
     top, segments = attribution.top, attribution.segments
     for first in range(0, len(top), _BLOCK):
@@ -324,6 +366,7 @@ ANYWHERE: Final = (
     Kind.PLACEMENT,
     Kind.CHECKPOINT_SAVE,
     Kind.CHECKPOINT_LOAD,
+    Kind.COMPILE,
 )
 
 
@@ -413,6 +456,18 @@ def _outermost_spans(
             yield np.insert(kinds, place, _EVALUATION_KIND), starts, ends
 
 
+def update_calls(events: Events, nesting: Nesting, window: Window) -> dict[int, int]:
+    """Counts the calls of each optimizer's step in the loop, by its number.
+
+    Those in a backward are left out: there each parameter may have an optimizer, to save memory.
+    """
+    is_step = events.is_kind(Kind.OPTIMIZER_STEP)
+    is_step &= ~nesting.inside(events.is_kind(Kind.OPTIMIZER_STEP, Kind.BACKWARD))
+    is_step &= (events.start >= window.loop_start) & (events.start < window.loop_end)
+    numbers, counts = np.unique(events.site[is_step], return_counts=True)
+    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+
 # What belongs to the update, and is no optimizer's.
 _BESIDE_STEPS: Final = (
     Kind.SCALER_STEP,
@@ -423,16 +478,9 @@ _BESIDE_STEPS: Final = (
 
 
 def update_seconds(
-    events: Events,
-    nesting: Nesting,
-    attribution: Attribution,
-    window: Window,
-    compiling: Coverage | None = None,
+    events: Events, nesting: Nesting, attribution: Attribution, window: Window
 ) -> dict[int, float]:
-    """Returns the part of the ledger's `optimizer` in each optimizer's steps, s by its number.
-
-    Without what the training thread spent `compiling`.
-    """
+    """Returns the part of the ledger's `optimizer` in each optimizer's steps, s by its number."""
     is_step, is_beside = events.is_kind(Kind.OPTIMIZER_STEP), events.is_kind(*_BESIDE_STEPS)
     in_loop = (events.start >= window.loop_start) & (events.start < window.loop_end)
     counted = np.flatnonzero(in_loop & (attribution.key == KEY["optimizer"]) & ~is_beside)
@@ -442,9 +490,7 @@ def update_seconds(
         around[above] = nesting.parent[around[above]]
     is_in_step = (around >= 0) & is_step[around]
     counted, around = counted[is_in_step], around[is_in_step]
-    own_ns = attribution.own_ns[counted].astype(np.int64)
-    if compiling is not None:
-        own_ns -= own_inside_ns(compiling, events, nesting)[counted]
+    own_ns = attribution.own_ns[counted]
     numbers, which = np.unique(events.site[around], return_inverse=True)
-    sums = np.bincount(which, weights=np.maximum(own_ns, 0))
+    sums = np.bincount(which, weights=own_ns)
     return {int(number): float(ns / 1e9) for number, ns in zip(numbers, sums, strict=True)}

@@ -27,8 +27,8 @@ def decide_stages(
 
     An iteration trains when a backward or an update lies between its batches. One without is
     evaluation if there were forwards, else undecided; over a loader that trains the forwards must
-    be without gradients, or in evaluation mode where models train in training mode. Where no loader
-    trains by that rule (rollouts), the one consumed in most steps does.
+    be without gradients, or in evaluation mode where models train in training mode, however it
+    ends. Where no loader trains by that rule (rollouts), the one consumed in most steps does.
     """
     work = _ThreadWork.of(events, nesting)
     decided = [_decide(p, events, update_ends, work) for p in loaders]
@@ -134,23 +134,44 @@ def _decide(
         tried = _is_tried_out(p, behind, events, update_ends, work)
         learns = work.learns_between(p.start, before_end) | (behind & ~tried)
         learns &= ~_is_taken_in_portions(p, learns, events, update_ends, work)
-    # Look-ahead fetchers raise StopIteration before the last batch is used.
-    reach = np.append(p.start[1:], _NEVER)
-    until = np.where(p.is_ended, p.end, reach)
-    forwards, in_grad, in_training_mode = work.forwards_between(p.start, until)
-    forwards = np.where(tried, 0, forwards)
-    trained = int(p.batches[learns].sum())
+    trained, ends = int(p.batches[learns].sum()), _compute_ends(p, work)
     if trained and (
         trained * 2 >= int(p.batches.sum()) or _is_in_most_steps(p, learns, events, update_ends)
     ):
-        learns |= _is_cut_off(p, learns, work)
-        evaluates = (forwards > 0) & ((in_grad == 0) | (in_training_mode == 0)) & p.is_ended
+        evaluates = ~tried & _only_evaluates(p, ends, work)
+        learns |= _is_cut_off(p, learns, work) & ~evaluates
         role = TRAINING
     else:
-        evaluates = forwards > 0
+        until = np.where(p.is_ended, ends, np.append(p.start[1:], _NEVER))
+        forwards, *_ = work.forwards_between(p.start, until)
+        evaluates = (forwards > 0) & ~tried
         role = EVALUATION if (evaluates & ~learns).any() else OTHER
     stage = np.where(learns, TRAINING, np.where(evaluates, EVALUATION, OTHER))
     return replace(p, stage=stage.astype("<U10"), role=role)
+
+
+def _compute_ends(p: LoaderIterations, work: _ThreadWork) -> Int64:
+    """When each iteration ends; one that is left early as the next batch of a loader is asked for.
+
+    Look-ahead fetchers raise StopIteration before the last batch, or the only one, is used.
+    """
+    after = np.append(work.next_starts, _NEVER)
+    left = after[np.searchsorted(work.next_starts, p.last_next, side="right")]
+    forwards, *_ = work.forwards_between(p.last_next, p.end)
+    is_over = p.is_ended & ((forwards > 0) | (p.batches != 1))
+    return np.where(is_over, p.end, np.minimum(left, np.append(p.start[1:], _NEVER)))
+
+
+def _only_evaluates(p: LoaderIterations, ends: Int64, work: _ThreadWork) -> Bool:
+    """Iterations all of whose forwards are without gradients, or in evaluation mode.
+
+    A single batch ahead of training sizes or initializes a model.
+    """
+    forwards, in_grad, in_training_mode = work.forwards_between(p.start, ends)
+    is_begun = (p.batches > 1) | work.learns_between(np.zeros_like(p.start), p.start)
+    is_quiet = (in_grad == 0) | (in_training_mode == 0)
+    evaluates: Bool = (forwards > 0) & is_quiet & (p.is_ended | is_begun)
+    return evaluates
 
 
 def _is_in_most_steps(

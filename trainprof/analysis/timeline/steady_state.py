@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from trainprof.analysis.statistics.step_noise import Floats
-from trainprof.analysis.summary.levels import MIN_EXCESS_NS, MIN_RATIO
+from trainprof.analysis.summary.levels import MANY_STEPS, MIN_EXCESS_NS, MIN_RATIO
 from trainprof.analysis.summary.levels import MIN_STEADY_STEPS as MIN_STEADY_STEPS
 from trainprof.analysis.summary.run import Outlier
 from trainprof.analysis.timeline.events import Bool, Int64
@@ -42,6 +42,8 @@ def steady_steps(wall_ns: Int64, *, border: Bool, buffered: Bool, cycle: int = 1
     # The first step is never steady; where it is a border it is left out already.
     least = 1 if count and inner[0] == 0 else 0
     warmup = int(inner[_warmup(wall_ns[inner], least)]) if count > 1 else 0
+    # Of few steps no more than leave enough of them.
+    warmup = min(warmup, max(count - MIN_STEADY_STEPS, int(inner[least]) if count > 1 else 0))
     settled = np.arange(count) >= warmup
     for left_out in (border | buffered, border, np.zeros(count, dtype=bool)):
         mask = settled & ~left_out
@@ -53,7 +55,8 @@ def steady_steps(wall_ns: Int64, *, border: Bool, buffered: Bool, cycle: int = 1
 def _whole_cycles(mask: Bool, cycle: int) -> Bool:
     chosen = np.flatnonzero(mask)
     surplus = len(chosen) % cycle
-    if surplus == 0 or len(chosen) - surplus < MIN_STEADY_STEPS:
+    least = MANY_STEPS if len(chosen) >= MANY_STEPS else MIN_STEADY_STEPS
+    if surplus == 0 or len(chosen) - surplus < least:
         return mask
     whole: Bool = mask.copy()
     whole[chosen[-surplus:]] = False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainprof.analysis.statistics.step_noise import Floats, drift_between, half_split_drift
+from trainprof.analysis.summary.levels import MANY_STEPS
 from trainprof.analysis.timeline.iterations import (
     TRAINING,
     LoaderIterations,
@@ -24,7 +25,6 @@ from trainprof.analysis.timeline.ledger import (
 )
 from trainprof.analysis.timeline.steady_state import (
     CHECKPOINT,
-    MIN_STEADY_STEPS,
     Steady,
     few_that_save,
     steady_steps,
@@ -210,9 +210,9 @@ class SeenSteps:
         """
         before = self._before(until).plain_s()
         beyond = self.table.part(slice(max(until - self.first, 0), None)).plain_s()
-        if len(beyond) < MIN_STEADY_STEPS:
+        if len(beyond) < MANY_STEPS:
             return 0.0
-        if len(before) < MIN_STEADY_STEPS:
+        if len(before) < MANY_STEPS:
             return half_split_drift(beyond, cycle=self.table.cycle)
         return drift_between(before, beyond, cycle=self.table.cycle)
 

@@ -114,9 +114,10 @@ def build_timeline(process: TrainingProcess, start: int, end: int) -> Timeline:
         events = replace(events, site=renumbered(events.site, first_of))
         own = replace(own, site=renumbered(own.site, first_of))
         computed = replace(computed, site=own.site)
+    built = BuiltLoaders.of(process.details).joined(first_of)
+    loaders = [replace(p, dataset=built.dataset_of(p.loader)) for p in loaders]
     loaders_here = set(own.site[own.is_kind(*LOADER_CALLS)].tolist())
     here = [p for p in loaders if p.loader in loaders_here]
-    built = BuiltLoaders.of(process.details).joined(first_of)
     segments = evaluated(here, computed, nesting, update_ends, built)
     training = [p.loader for p in here if p.role == TRAINING]
     batches = own.is_kind(Kind.LOADER_NEXT) & np.isin(own.site, training)

@@ -25,13 +25,12 @@ from trainprof.analysis.timeline.iterations import (
 )
 from trainprof.analysis.timeline.ledger import (
     Attribution,
-    DeviceWaits,
     ledger,
     loop_seconds,
     within,
 )
 from trainprof.analysis.timeline.steady_state import Outliers, outliers
-from trainprof.analysis.timeline.step_table import StepTable, attributed, step_table
+from trainprof.analysis.timeline.step_table import StepTable, step_table
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import ForwardFlag, Kind
 
@@ -67,11 +66,10 @@ class TimelinePart:
     clips_gradients: bool
 
 
-def timeline_part(run: Analysed, waits: DeviceWaits | None) -> TimelinePart:
-    """Returns the account of a run's training thread; `waits` are those for its device."""
+def timeline_part(run: Analysed, attribution: Attribution) -> TimelinePart:
+    """Returns the account of a run's training thread."""
     timeline, metadata, recording = run.timeline, run.metadata, run.recording
     events, window = timeline.events, timeline.window
-    attribution = attributed(timeline, metadata, waits)
     steps = step_table(timeline, attribution, metadata)
     is_full = events.is_kind(Kind.GC) & (events.value == _OLDEST_GENERATION)
     return TimelinePart(
@@ -166,8 +164,7 @@ def _listed(
     begins = np.where(made_ahead, timeline.window.loop_start, p.start)
     evaluated = evaluation_ns(p, timeline.events, timeline.segments)
     took = np.where(p.of_stage(EVALUATION) & (evaluated > 0), evaluated, ends - begins)
-    is_wait = calls.is_kind(Kind.LOADER_NEXT) & (calls.value > 1)
-    waits = calls.where(is_wait & (calls.site == p.loader))
+    waits = calls.where(calls.is_kind(Kind.LOADER_NEXT) & (calls.site == p.loader))
     number = p.number_at(waits.start)
     length = waits.end - waits.start
     slow = length >= threshold_ns

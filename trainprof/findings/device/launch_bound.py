@@ -19,7 +19,7 @@ a step is given out as one (CUDA graphs), where shapes stay the same. Gradients 
 (create_graph=True) cannot go through what is compiled: then CUDA graphs by hand. Where forward
 mostly stands at one line in a loop, one call for all gains more than compiling. fused=True for the
 optimizer, where updates take a fifth of the host's time. More samples in a batch take the same
-number of operators, but change what is learned.
+number of operators, but change what is learned: small_batch says where memory allows them.
 """
 
 from __future__ import annotations
@@ -60,14 +60,22 @@ _CAUTION: Final = (
 )
 
 
-def find(context: RunContext) -> Finding | None:
+def waiting_for_launches_s(context: RunContext) -> float | None:
+    """Returns for how long a device waits for launches at most, by no cause that has its own rule.
+
+    None without a device, and where it is not known.
+    """
     waited_s, known = context.launching_s(), context.summary.python_in_model
-    if waited_s is None or context.settled_s <= 0:
+    if waited_s is None:
         return None
-    # What other rules tell of it, with lines of their own.
     apart_s = known.total_s if known is not None else 0.0
-    apart_s += waiting_for_updates_s(context)
-    spent_s = max(waited_s - apart_s, 0.0)
+    return max(waited_s - apart_s - waiting_for_updates_s(context), 0.0)
+
+
+def find(context: RunContext) -> Finding | None:
+    spent_s = waiting_for_launches_s(context)
+    if spent_s is None or context.settled_s <= 0:
+        return None
     share = spent_s / context.settled_s
     if share < RULE.threshold(context.settings, "share"):
         return None
@@ -85,7 +93,7 @@ def find(context: RunContext) -> Finding | None:
         "operator",
         outside_steps(context, spent_s),
         site=line.site if line is not None else None,
-        advice=f"{joined}; larger batches, where learning allows",
+        advice=joined,
         evidence={
             "launching_s": spent_s,
             "launching_share": share,
@@ -125,6 +133,7 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=110,
+    by_timing=True,
     traits=RuleTraits(keys=[*COMPUTE_KEYS], gain="estimate"),
     # Memory that was given back has to be asked for again, while kernels are launched.
     explained_by=("exposed_syncs",),

@@ -178,5 +178,6 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=240,
+    by_timing=True,
     traits=RuleTraits(gain_if="all ranks took as long", of_all_parts=True),
 )

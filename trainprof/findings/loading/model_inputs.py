@@ -62,6 +62,28 @@ def _shortened(inputs: PipelineInputs, kept: Float64) -> PipelineInputs:
     )
 
 
+def without_others(inputs: PipelineInputs) -> PipelineInputs:
+    """Returns the inputs as if other programs made all that runs longer by one factor.
+
+    What a change gains is then what it would gain on the machine alone. Computing and fetches wait
+    for a core alike, and that is known of fetches.
+    """
+    times = 1 + inputs.fetch_slowdown
+    running, cpu = inputs.running_s, inputs.cpu_s
+    return replace(
+        inputs,
+        running_s=None if running is None else np.minimum(running * times, inputs.fetch_s),
+        runnable_s=None,
+        cpu_s=None if cpu is None else cpu * times,
+        compute_cores=Interval(
+            *(min(x * times, inputs.cores) for x in inputs.compute_cores.ends())
+        ),
+        others=Interval.exactly(0.0),
+        fetch_slowdown=0.0,
+        main_slowdown=0.0,
+    )
+
+
 def received_at_once(inputs: PipelineInputs) -> PipelineInputs:
     """Returns the inputs of a loader whose batches cost nothing to take over."""
     return replace(inputs, receive_s=Interval.exactly(0.0))

@@ -132,7 +132,9 @@ def _of_line(
 
 
 def _cores(context: RunContext) -> str:
-    cores = context.cores()
+    cores, system = context.cores(), context.summary.system
+    if system is not None and system.bound_to:
+        return f" on the {system.bound_to} that the script is bound to"
     return "" if cores is None else f" on {cores:.3g} core{'' if cores == 1 else 's'}"
 
 
@@ -182,6 +184,7 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=40,
+    by_timing=True,
     traits=RuleTraits(keys=["data_wait", "first_batch"], lines="always"),
     # Cores that are full of waiting threads are not left for the making of batches.
     explained_by=("thread_count",),

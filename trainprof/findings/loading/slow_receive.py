@@ -88,5 +88,6 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=70,
+    by_timing=True,
     traits=RuleTraits(keys=["data_wait", "first_batch"]),
 )

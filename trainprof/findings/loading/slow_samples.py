@@ -117,6 +117,7 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=60,
+    by_timing=True,
     traits=RuleTraits(keys=["data_wait", "first_batch"]),
     explained_by=("thread_count",),
     old_names=("uneven_batches",),

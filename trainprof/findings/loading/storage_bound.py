@@ -88,5 +88,6 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=50,
+    by_timing=True,
     traits=RuleTraits(keys=["data_wait", "first_batch"]),
 )

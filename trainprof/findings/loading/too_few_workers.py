@@ -92,6 +92,7 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=30,
+    by_timing=True,
     traits=RuleTraits(keys=["data_wait", "first_batch"], lines="without_change"),
     explained_by=("thread_count",),
     old_names=("idle_workers",),

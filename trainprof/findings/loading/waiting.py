@@ -133,6 +133,7 @@ def cause_of(
     limits: Limits = Limits(),
     *,
     felt: float | None = None,
+    is_disturbed: bool = False,
 ) -> Cause | None:
     """Returns why training waits for a loader; None where it hardly does.
 
@@ -140,6 +141,7 @@ def cause_of(
         inputs: Of the pipeline model; `now`: its prediction for the recorded setting.
         wait_share: Of training, spent waiting for it.
         felt: Share of the waits in which a device idled; None without one.
+        is_disturbed: By other programs, as `SharedCpu` has it.
     """
     if wait_share < limits.wait or _comes_once(inputs, limits):
         return None
@@ -165,7 +167,8 @@ def cause_of(
         and not _waits_for_busy_worker(loader)
     )
     if is_handed_over:
-        received_s = parts[RECEIVE] * _own_share_of_receiving(loader, inputs)
+        is_short = is_disturbed or runnable_share(loader.fetch) >= _SHORT_SHARE
+        received_s = parts[RECEIVE] * (_own_share_of_receiving(loader) if is_short else 1.0)
         if received_s >= max(limits.receive * step_s, limits.receive_s):
             return Cause(RECEIVING)
     if without is not None:
@@ -365,7 +368,7 @@ def more_workers(
 
 
 def _on_spare_cores(inputs: PipelineInputs, now: Prediction, prediction: Prediction) -> Prediction:
-    """Returns a prediction with steps no shorter than the cores that are free allow.
+    """Returns a prediction with steps no shorter than the cores allow.
 
     The model shares cores fairly among processes: more workers get more of a busy core there, at
     the expense of other programs. That is not counted as a gain.
@@ -377,15 +380,11 @@ def _on_spare_cores(inputs: PipelineInputs, now: Prediction, prediction: Predict
 
 
 def _least_step_s(inputs: PipelineInputs, now: Prediction, scenario: Scenario = "mid") -> float:
-    """Returns what a step takes where free cores do nothing else; those that `now` used are free.
-
-    In the low scenario other programs, which come and go, leave half of the cores that they took.
-    """
+    """Returns what a step takes where the cores do nothing else."""
     computing_s = float(inputs.compute_s.mean()) / (1 + inputs.main_slowdown)
     core_s = computing_s * inputs.compute_cores.at(scenario) + inputs.receive_s.at(scenario)
     core_s += float(running_of(inputs, "mid").mean())
-    taken = inputs.taken_cores / 2 if scenario == "low" else inputs.taken_cores
-    return core_s / max(inputs.cores - taken, core_s / now.step_s.mid)
+    return core_s / max(inputs.cores, core_s / now.step_s.mid)
 
 
 def more_ahead(inputs: PipelineInputs, now: Prediction) -> tuple[Setting, Prediction] | None:
@@ -462,17 +461,14 @@ def _waits_for_busy_worker(loader: Loader) -> bool:
     return worked_s < took_s / 2 and (fetch.wall_s.mean >= each_s or are_few)
 
 
-def _own_share_of_receiving(loader: Loader, inputs: PipelineInputs) -> float:
+def _own_share_of_receiving(loader: Loader) -> float:
     """Returns which share of the IPC transfers is not explained by waiting for a CPU core.
 
-    Where cores are short, by other programs or by the run itself, only the CPU time of the training
-    process is: its thread waits for a core as well, and for the worker, which waits for one, too.
+    Where cores are short, only the CPU time of the training process is: its thread waits for a core
+    as well, and for the worker, which waits for one, too.
     """
     took_s, worked_s = loader.receive_s, loader.receive_cpu_s
-    is_short = inputs.taken_cores > 0 or runnable_share(loader.fetch) >= _SHORT_SHARE
-    if not took_s or worked_s is None or not is_short:
-        return 1.0
-    return min(worked_s / took_s, 1.0)
+    return min(worked_s / took_s, 1.0) if took_s and worked_s is not None else 1.0
 
 
 def _usual_would_do(inputs: PipelineInputs, now: Prediction, limits: Limits) -> bool:

@@ -57,10 +57,8 @@ WARM_TIMES: Final = 4.0
 _MOST: Final = 0.5
 # The making of a batch, while all workers make their first: on fewer cores, as a rule.
 _AT_ONCE: Final = 2.0
-_BUILD_ONCE: Final = (
-    "if its dataset, sampler and collate_fn may stay the same, build it once, ahead of all passes, "
-    "with persistent_workers=True"
-)
+_IF_THE_SAME: Final = "if its dataset, sampler and collate_fn may stay the same"
+_NO_RELOAD: Final = "Trainer(..., reload_dataloaders_every_n_epochs=0)"
 
 
 def find(context: RunContext) -> Finding | None:
@@ -145,15 +143,19 @@ def _of_restarts(context: RunContext, feeder: Feeder) -> Finding | None:
     if spent_s is None:
         return None
     who = "its worker is" if loader.num_workers == 1 else f"its {loader.num_workers} workers are"
-    when = f"each of {later} later passes" if later > 1 else "a later pass"
-    each_s = _later_s(feeder) / later
-    advice, change = _to_keep_them(loader)
+    when = f"again for each of {later} later passes" if later > 1 else "again for a later pass"
+    if loader.is_each_step:
+        when = "again for each batch"
+    elif loader.starts > loader.passes:
+        when = f"{loader.starts} times for {loader.passes} passes"
+    each_s = _later_s(feeder) / (later + loader.starts - loader.passes)
+    advice, change = _to_keep_them(loader, is_reloaded=context.torch.reloads_loaders)
     return loader_finding(
         context,
         feeder,
         RULE.id,
-        f"{who} started again for {'each batch' if loader.is_each_step else when}, {span(each_s)} "
-        f"each time: {percent(spent_s / context.training_s)} of training",
+        f"{who} started {when}, {span(each_s)} each time: "
+        f"{percent(spent_s / context.training_s)} of training",
         as_a_device_lets(context, feeder, outside_steps(context, spent_s)),
         advice=advice,
         change=change,
@@ -162,19 +164,21 @@ def _of_restarts(context: RunContext, feeder: Feeder) -> Finding | None:
             "starts_s": feeder.starts_s,
             "later_starts_s": feeder.later_starts_s,
             "passes": loader.passes,
+            "starts": loader.starts,
         },
         is_of_making=False,
     )
 
 
-def _to_keep_them(loader: Loader) -> tuple[str, dict[str, Any]]:
+def _to_keep_them(loader: Loader, *, is_reloaded: bool) -> tuple[str, dict[str, Any]]:
     """Returns what has workers live on, and its arguments where it takes no more."""
     if loader.is_each_step:
         return one_iterator(loader), {}
     if not loader.is_rebuilt:
         return advised(loader, KEPT)
     first = "".join(f"{x}, then " for x in needed_first(loader, KEPT))
-    return f"{first}{_BUILD_ONCE}", {}
+    once = _NO_RELOAD if is_reloaded else "build it once, ahead of all passes,"
+    return f"{first}{_IF_THE_SAME}, {once} with persistent_workers=True", {}
 
 
 def lost_s(feeder: Feeder) -> float:
@@ -286,6 +290,15 @@ def _of_first_batch(context: RunContext, feeder: Feeder) -> Finding | None:
         return None
     made = loader.fetch.wall_s if loader.fetch is not None else None
     is_of_making = made is not None and made.max >= _MOST * first_s
+    line = None if is_of_making else _line_of_first(context, feeder)
+    advice = (
+        "a smaller dataset object that opens its data lazily, in the worker; fewer imports at the "
+        "top of the script, which spawned workers repeat"
+    )
+    if is_of_making or not loader.num_workers:
+        advice = "less to open, read or work out before the first sample"
+    if line is not None:
+        advice = f"less work at {place(line)} before the first batch, or keep its result in a file"
     return loader_finding(
         context,
         feeder,
@@ -293,13 +306,23 @@ def _of_first_batch(context: RunContext, feeder: Feeder) -> Finding | None:
         f"the first batch came {span(first_s)} after it was asked for: "
         f"{percent(first_s / context.wall_s)} of the run",
         outside_steps(context, spent_s),
-        advice="less to open or read before the first sample"
-        if is_of_making
-        else "a smaller dataset object that opens its data lazily, in the worker; fewer imports at "
-        "the top of the script, which spawned workers repeat",
+        advice=advice,
+        also=[]
+        if line is None
+        else ["; ".join([f"{share_of(line)} of it goes there", *caller(line)])],
         evidence={"first_batch_s": first_s, COMES_ONCE: True},
+        site=line.site if line is not None else None,
         is_of_making=is_of_making,
     )
+
+
+def _line_of_first(context: RunContext, feeder: Feeder) -> HotLine | None:
+    """Returns the line that most goes to ahead of the first batch, unless training waits there."""
+    line = _line_of_starts(context, feeder, is_of_sampler=True)
+    if line is None or not feeder.loader.num_workers:
+        return line
+    waits = context.hot_line("data_wait")
+    return line if waits is not None and waits.site != line.site else None
 
 
 def _worth(context: RunContext, feeder: Feeder, seconds: float) -> float | None:

@@ -8,10 +8,11 @@ stack samples of where the thread stands, 25 a second. A line is named where sam
 more often than its function's others that it is no chance; else its function is ("around" the line
 that was met most). "At least" is the lower end of what the samples leave open.
 
-A loss made of torch's functions is the model's own work and taken off: what samples met on a core,
-with the GIL free, between forward and backward or between two forwards with gradients. Of a run too
-short to tell, all between forward and backward counts as a loss where no other was seen. What comes
-but once (compiling, first calls) and calls that wait for other ranks are taken off as well.
+A loss made of torch's functions is the model's own work, and part of the ledger's "loss": what
+samples met on a core, with the GIL free, between forward and backward or between two forwards with
+gradients. Of a run too short to tell, all between forward and backward counts as a loss where no
+other was seen. What comes once (first calls) and calls that wait for other ranks are left out as
+well.
 
 When it is wrong: many small operators with values read in between are counted as Python, and NumPy
 on large arrays that were made without any tensor looks like torch. Where the loop waits for another
@@ -27,12 +28,11 @@ what it does in each step: a progress bar, logging, callbacks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainprof.analysis.run.evidence import NAMED_FROM_SHARE, is_waiting, places_of_rest
+from trainprof.analysis.run.evidence import NAMED_FROM_SHARE, is_waiting
 from trainprof.analysis.stacks.samples import function_of
 from trainprof.analysis.summary.code import HotLine, hottest
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
@@ -60,8 +60,6 @@ _LINE_FROM_SHARE: Final = 0.05
 _OWN_TIMES: Final = 2.0
 # Of the samples at a line that met torch computing, with the GIL free.
 _TORCH_FROM_SHARE: Final = 0.7
-# Likewise of those that met torch at work on what backward goes through: it makes a loss.
-_LOSS_FROM_SHARE: Final = 0.3
 # Of all of it, what usual steps have, and what stands before the first steps of epochs.
 _IN_STEPS_SHARE: Final = 0.5
 _AT_EPOCHS_SHARE: Final = 0.7
@@ -86,11 +84,10 @@ def find(context: RunContext) -> Finding | None:
     # Calls that other rules report.
     spent_s -= sum(call.seconds for call in context.summary.collectives)
     emptying_s = sum(call.between_s for call in context.summary.emptied_caches)
-    spent_s = max(spent_s - emptying_s - _once_s(context), 0.0)
-    loss_s = min(_loss_s(context), spent_s)
-    spent_s -= loss_s
+    maybe_loss_s = _maybe_loss_s(context)
+    spent_s = max(spent_s - emptying_s - _once_s(context) - maybe_loss_s, 0.0)
     part = spent_s / context.settled_s if context.settled_s > 0 else 0.0
-    line = _line_of_rest(context, spent_s)
+    line = python_line(context.summary)
     is_set = least != RULE.thresholds["share"].value
     if not is_set and line is not None and _is_plainly_one_line(context, line, part):
         least = _LINE_FROM_SHARE
@@ -102,9 +99,9 @@ def find(context: RunContext) -> Finding | None:
     named = line if line is not None and _is_to_be_named(context, line, part) else None
     if named is None and part < (least if is_set else _UNNAMED_FROM_SHARE):
         return None
-    places = places_of_rest(
-        context.summary.ledger.other_by_place, context.summary.loss_by_place, loss_s
-    )
+    places = dict(context.summary.ledger.other_by_place)
+    if BEFORE_BACKWARD in places:
+        places[BEFORE_BACKWARD] -= min(maybe_loss_s, places[BEFORE_BACKWARD])
     most = _place_of_most(context, places)
     library = None if named is not None else library_called_at(context, line)
     is_librarys = library is not None and line is not None and _is_known(line)
@@ -128,7 +125,7 @@ def find(context: RunContext) -> Finding | None:
             "left_out_as_our_own_s": _own_cost_s(context),
             "by_place_s": places,
             LIBRARY_AT: library,
-            "left_out_as_loss_s": loss_s,
+            "left_out_as_loss_s": maybe_loss_s,
             "left_out_as_emptied_caches_s": emptying_s,
             "left_out_as_once_s": _once_s(context),
             "line_share": named.line_share if named and is_sure and named.is_line_known else None,
@@ -171,8 +168,6 @@ def may_be_waiting(context: RunContext) -> bool:
 def _advice(line: HotLine | None, most: str) -> str:
     if line is not None and is_waiting(line):
         return "what it waits for has to get faster, or more of it has to be done beforehand"
-    if line is not None and (line.loss_share or 0.0) >= _LOSS_FROM_SHARE:
-        return _CHEAPER
     if line is not None and _is_known(line) and (line.torch_share or 0.0) >= _TORCH_FROM_SHARE:
         return (
             "what is only watched (a metric) less often; operators on whole batches or many "
@@ -212,13 +207,12 @@ def _is_plainly_one_line(context: RunContext, line: HotLine, part: float) -> boo
     return line.line_share * part >= _LINE_FROM_SHARE and not is_library(context, line)
 
 
-def _loss_s(context: RunContext) -> float:
-    """Returns what of it is a loss of torch's functions, or may be: where samples are too few."""
-    known_s = context.summary.loss_in_loop_s
-    if known_s is not None:
-        return known_s
-    is_seen = context.training.get("loss", 0.0) > 0
-    return 0.0 if is_seen else context.summary.ledger.other_by_place.get(BEFORE_BACKWARD, 0.0)
+def _maybe_loss_s(context: RunContext) -> float:
+    """Returns what of it may be a loss of torch's functions: where samples are too few to tell."""
+    is_known = context.summary.loss_in_loop_s is not None
+    if is_known or context.training.get("loss", 0.0) > 0:
+        return 0.0
+    return context.summary.ledger.other_by_place.get(BEFORE_BACKWARD, 0.0)
 
 
 def _once_s(context: RunContext) -> float:
@@ -264,26 +258,6 @@ def _when(context: RunContext) -> str:
 def _reported_apart(summary: RunSummary) -> set[str]:
     calls = {call.site for call in summary.collectives}
     return calls | {call.site for call in summary.emptied_caches}
-
-
-def _line_of_rest(context: RunContext, spent_s: float) -> HotLine | None:
-    """Returns the line that takes most of what is no loss, with its shares of that."""
-    lines = context.summary.part_lines
-    losses = {
-        line.site
-        for line in lines
-        if line.part == "other" and (line.loss_share or 0.0) >= _TORCH_FROM_SHARE
-    }
-    if not losses:
-        return python_line(context.summary)
-    line = hottest(lines, "other", losses | _reported_apart(context.summary))
-    if line is None or line.seconds is None or spent_s <= 0 or line.is_likely:
-        return line
-    times = max(min(line.seconds / spent_s, 1.0) / line.share, 1.0)
-    line_share = None if line.line_share is None else min(times * line.line_share, 1.0)
-    others = {site: min(times * share, 1.0) for site, share in line.other_lines.items()}
-    share = min(times * line.share, 1.0)
-    return replace(line, share=share, line_share=line_share, other_lines=others)
 
 
 def _own_cost_s(context: RunContext) -> float:

@@ -26,7 +26,7 @@ from typing import Any, Final
 from trainprof.analysis.loading.loader_builder import settings_of
 from trainprof.analysis.run.evidence import called_for_at, is_over_loaders
 from trainprof.analysis.summary.code import HotLine, hottest
-from trainprof.analysis.summary.finding import Finding, Threshold
+from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.findings.gain import Gain, outside_steps, plain_finding, start_of_workers
@@ -55,8 +55,8 @@ def find(context: RunContext) -> Finding | None:
     feeder = _longest(context, spent_s)
     if feeder is None or feeder.loader.evaluation_s <= 0:
         return _without_loader(context, spent_s, what)
-    passes = max(_passes(context), feeder.loader.passes, 1)
     is_of_what_trains = feeder.loader.role == TRAINING
+    passes = max(_passes(context), 1 if is_of_what_trains else feeder.loader.passes)
     # Where most of it is starting workers, that is what there is to change.
     if not is_of_what_trains and feeder.exposed * lost_s(feeder) >= loading_share * spent_s:
         return None
@@ -189,4 +189,5 @@ RULE: Final = Rule(
     order=120,
     noise_matters=False,
     of_evaluation=True,
+    traits=RuleTraits(keys=["evaluation"]),
 )

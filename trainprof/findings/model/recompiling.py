@@ -3,7 +3,7 @@
 What it means: compiled code is good for what it was compiled with: shapes, flags, numbers held by
 Python. Where one of these changes, torch compiles another version, while training waits. After
 eight versions of one piece of code (recompile_limit) it gives up and runs that uncompiled. What is
-compiled at all is shown as Compiled, by line; it lies in forward and backward.
+compiled at all is shown as Compiled, by line; its time is a part of the ledger.
 
 How it is measured: torch's compiler reports when it begins and ends, what it compiles, and which
 guard failed. Not counted: the first version of each piece of code, the first for training after one
@@ -25,6 +25,7 @@ from typing import Final
 from trainprof.analysis.model.compilations import NUMBER
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
+from trainprof.analysis.summary.run import COMPILE_KEY
 from trainprof.findings.gain import outside_steps, plain_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
@@ -95,6 +96,6 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=260,
-    traits=RuleTraits(keys=["forward", "backward", "optimizer"]),
+    traits=RuleTraits(keys=[COMPILE_KEY]),
     noise_matters=False,
 )

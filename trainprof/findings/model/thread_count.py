@@ -212,6 +212,7 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=280,
+    by_timing=True,
     traits=RuleTraits(
         keys=["data_wait", "first_batch", *COMPUTE_KEYS],
         gain_if="the cores could share all of it evenly",

@@ -23,6 +23,18 @@ _ANOMALOUS_PASSES: Final = 20
 _DIMENSIONS_OF_CONVOLUTIONS: Final = 3  # or more, of their weights
 # Passes after the first step whose graphs are sized.
 _SIZED_PASSES: Final = 5
+# Of the first of them on a device. Larger graphs repeat themselves; a node takes about 1 us.
+_MOST_NODES: Final = 4_000
+# Names of autograd's nodes: what tensor cores can compute, by the setting of TF32 that it obeys,
+# and what hides its operators (torch.compile, torch.jit, CUDA graphs, reentrant checkpoints).
+_MATMULS: Final = re.compile(
+    r"(?:(?:Baddb|Addb|Add|B)?[mM]m|(?:Add)?[mM]v|Linear)Backward|ScaledDotProduct"
+)
+_CONVOLUTIONS: Final = re.compile(r"\w*Convolution|CudnnRnn")
+_OPAQUE: Final = re.compile(r"\w*(?:Compiled|Checkpoint|Graphed|CppFunction)")
+_LOWER: Final = ("float16", "bfloat16")
+_DIMENSIONS_OF_PICTURES: Final = 4
+_MIXES: Final = {name: re.compile(rf"\b{name}\(") for name in ("autocast", "GradScaler")}
 # A script may make a new one for each task.
 _MOST_OPTIMIZERS: Final = 8
 # What makes a model double, where it stands in the script: for all that is built, or for one.
@@ -45,6 +57,8 @@ _LIGHTNING: Final = ("lightning.pytorch", "pytorch_lightning")
 # A step with these in it leaves the update, or a part of it, to another's.
 _HANDS_ON: Final = frozenset(("super", "step"))
 _NOWHERE: Final = Birthplace(0)
+# Of a group, whose parameters they are.
+_OF_PARAMETERS: Final = ("params", "param_names")
 # Where torch keeps the functions that a step calls before and after its update: of one optimizer,
 # and of all.
 _STEP_HOOKS: Final = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
@@ -83,12 +97,40 @@ class TorchSettingsProbe:
             if numbered is None:
                 return
             number = numbered()
+            if not self._graph_sizes and outputs[0].device.type != "cpu":
+                self._note_operators(outputs[0].grad_fn)
         size, self._last_operator = number - self._last_operator, number
         self._graph_sizes.append(size)
         if len(self._graph_sizes) > _SIZED_PASSES:
             self._session.on_backward.unsubscribe(self._sizing)
             middle = sorted(self._graph_sizes[1:])[_SIZED_PASSES // 2]
             self._session.log.note(Topic.ENVIRONMENT, {"backward_nodes": middle})
+
+    def _note_operators(self, root: Any) -> None:
+        """Notes how a graph computes its products, by the types of what its nodes gave.
+
+        Autocast shows there wherever it was entered: in the loop, in the model, by a library.
+        """
+        counts = dict.fromkeys(("matmuls", "convolutions", "convolutions_2d", "lower", "opaque"), 0)
+        lower, known, waiting = [getattr(self._torch, x) for x in _LOWER], {id(root): root}, [root]
+        while waiting and len(known) < _MOST_NODES:
+            node = waiting.pop()
+            name, results = type(node).__name__, getattr(node, "_input_metadata", ())
+            is_convolution = _CONVOLUTIONS.match(name) is not None
+            is_opaque = _OPAQUE.match(name) is not None
+            if results and (is_convolution or is_opaque or _MATMULS.match(name)):
+                kind = "opaque" if is_opaque else "convolutions" if is_convolution else "matmuls"
+                counts[kind] += 1
+                counts["lower"] += results[0].dtype in lower
+                is_2d = is_convolution and len(results[0].shape) == _DIMENSIONS_OF_PICTURES
+                counts["convolutions_2d"] += is_2d
+            for parent, _ in node.next_functions:
+                if parent is not None and id(parent) not in known:
+                    known[id(parent)] = parent  # kept, as others could get its id
+                    waiting.append(parent)
+        is_user_file = self._session.sites.is_user_file
+        mixes = [name for name, called in _MIXES.items() if lines_with(is_user_file, called)]
+        self._session.log.note(Topic.ENVIRONMENT, {"operators": {**counts, "mixes": mixes}})
 
     def _note_threads(self, _: int, __: int, caller: FrameType | None, ___: Arguments) -> None:
         sites, frame = self._session.sites, caller
@@ -127,13 +169,20 @@ class TorchSettingsProbe:
 
     def _noted_of(self, optimizer: Any) -> dict[str, object]:
         parameters, groups = _parameters(optimizer), optimizer.param_groups
-        what = {"class": type(optimizer).__qualname__, "tensors": len(parameters)}
+        what: dict[str, object] = {
+            "class": type(optimizer).__qualname__,
+            "tensors": len(parameters),
+            "groups": len(groups),
+            "settings": len({_settings(group) for group in groups}),
+        }
         plain = [x for x in parameters if type(x) in self._plain_types]
         note = self._numerics(plain)
         # Others would notice being asked.
         is_plain = len(plain) == len(parameters) and all(x.is_floating_point() for x in plain)
         is_on_host = is_plain and all(x.device.type == "cpu" for x in plain)
         built = self._built.get(id(optimizer), _NOWHERE)
+        is_torchs = type(optimizer).__module__.startswith("torch.optim.")
+        note["update"] = {**what, "built": built.site, "is_torchs": is_torchs}
         if is_plain and self._may_be_fused(optimizer):
             note["unfused"] = what["class"]
             keys = ("site", "built_by", "built_at")
@@ -176,12 +225,23 @@ class TorchSettingsProbe:
                 parameter.dtype is dtype and parameter.dim() >= _DIMENSIONS_OF_CONVOLUTIONS
                 for parameter in parameters
             )
-        if parameters[-1].device.type != "cpu":
+        device = parameters[-1].device
+        if device.type != "cpu":
+            numerics["capability"] = self._capability(device)
             try:
                 numerics["products"] = str(self._torch.get_float32_matmul_precision())
+                numerics["convolutions_tf32"] = bool(self._torch.backends.cudnn.allow_tf32)
             except RuntimeError:  # set in torch's new way, and asked in its old one
                 numerics["products"] = "unknown"
         return note
+
+    def _capability(self, device: Any) -> list[int] | None:
+        """Returns an NVIDIA device's compute capability, major and minor; None of others."""
+        ask = getattr(getattr(self._torch, device.type, None), "get_device_capability", None)
+        if ask is None or getattr(self._torch.version, "hip", None):
+            return None
+        known = ask(device.index)
+        return list(known) if isinstance(known, tuple) else None
 
     def _may_be_fused(self, optimizer: Any) -> bool:
         """Whether it is one of torch's, of plain tensors, that could be fused, and is not.
@@ -214,6 +274,18 @@ class TorchSettingsProbe:
         self._passes += 1
         if self._passes == _ANOMALOUS_PASSES:
             self._session.log.note(Topic.ENVIRONMENT, {"detects_anomalies": True})
+
+
+def _settings(group: dict[str, Any]) -> tuple[object, ...]:
+    """Returns a group's own settings, to be compared; of what is no plain value, which it is."""
+
+    def plain(value: Any) -> object:
+        if type(value) in (tuple, list):
+            return tuple(map(plain, value))
+        is_plain = value is None or type(value) in (bool, int, float, str)
+        return value if is_plain else id(value)
+
+    return tuple((name, plain(group[name])) for name in group if name not in _OF_PARAMETERS)
 
 
 def _parameters(optimizer: Any) -> list[Any]:

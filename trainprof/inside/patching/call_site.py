@@ -8,7 +8,7 @@ import os
 import site
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -25,6 +25,9 @@ KeepTrack = Callable[[object, dict[Any, Any], object], bool]
 # Of a stack are kept so many of the user's frames at its leaf and so many at its root.
 _KEPT_FRAMES: Final = 6
 _EXECUTED: Final = "<string>"
+# What starts children of multiprocessing, by `python -c`.
+_STARTS_CHILD: Final = "from multiprocessing."
+_IMPORTS: Final = "<frozen importlib"
 # Libraries that write code for themselves into the temporary directory, in files named by them.
 _WRITERS: Final = ("torch_geometric",)
 # Of a script that executes texts, each of which is code of its own.
@@ -43,6 +46,7 @@ class CallSites:
         torch: list[str] = list(getattr(sys.modules.get("torch"), "__path__", ()))
         self._torch = tuple(place.rstrip(os.sep) + os.sep for place in torch)
         self._generated = ("<", *self._torch)
+        self._typed = {"<stdin>", *([_EXECUTED] if _runs_text() else [])}
         # By id: a code object's hash walks all of it, and equal code in two files is equal. Those
         # judged are kept, so that no id is used again.
         self._is_user: dict[int, bool] = {}
@@ -140,6 +144,40 @@ class CallSites:
             self._keep(code)
         return known
 
+    def libraries(self, frame: Place | None) -> tuple[str | None, str | None]:
+        """Returns which package a stack imports, or which function called the user's innermost.
+
+        That is a package's function, of torch's only where there is no other. Without a frame of
+        the user's it is the outermost function. "" for a package of which no code runs yet.
+        """
+        codes: list[CodeType] = []
+        while frame is not None and not self.is_user_code(frame.f_code):
+            codes.insert(0, frame.f_code)
+            frame = frame.f_back
+        is_import = (code.co_filename.startswith(_IMPORTS) for code in codes)
+        began = next((at for at, is_it in enumerate(is_import) if is_it), None)
+        codes = [x for x in codes[began:] if not (x.co_filename[0] == "<" or self.is_ours(x))]
+        packages = (self.package_of(code) or "standard library" for code in codes)
+        if began is not None:
+            return next(packages, ""), None
+        if frame is not None:
+            codes = self._callers(frame.f_back)
+        return None, self._named(codes[0]) if codes else None
+
+    def _callers(self, frame: Place | None) -> list[CodeType]:
+        """Returns packages' code up to the next frame of the user's, torch's last."""
+        codes = []
+        while frame is not None and not self.is_user_code(frame.f_code):
+            if not self.is_ours(frame.f_code) and self.package_of(frame.f_code) is not None:
+                codes.append(frame.f_code)
+            frame = frame.f_back
+        return sorted(codes, key=self.is_ours_or_torch)
+
+    def _named(self, code: CodeType) -> str:
+        module = os.path.basename(code.co_filename).removesuffix(".py")
+        name: str = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
+        return f"{self.package_of(code) or module}.{name.partition('.<locals>')[0]}"
+
     def name(self, frame: Place) -> int:
         """Returns the site id of the line that `frame` is at."""
         code = frame.f_code
@@ -212,7 +250,8 @@ class CallSites:
     def is_user_file(self, file: str) -> bool:
         """Tells the same of a file that code stands in."""
         if file.startswith("<"):
-            return file.startswith("<ipython") or file in ("<stdin>", _EXECUTED)
+            # Of other text that is executed the line counts that executes it.
+            return file.startswith("<ipython") or file in self._typed
         is_installed = os.path.join(self._cwd, file).startswith((*self._libraries, *self._torch))
         return not is_installed and _written_by(file) is None
 
@@ -231,6 +270,15 @@ class CallSites:
         inside = max(around, key=len, default="")
         return file[len(inside) :].partition(os.sep)[0].removesuffix(".py") if inside else ""
 
+    def are_within(self, frame: FrameType | None, name: str, packages: Collection[str]) -> bool:
+        """Whether a stack has a function of that name of one of some packages."""
+        while frame is not None:
+            code = frame.f_code
+            if code.co_name == name and self.package_of(code) in packages:
+                return True
+            frame = frame.f_back
+        return False
+
     def is_ours_or_torch(self, code: CodeType) -> bool:
         """True for torch's code, ours and generated code."""
         return code.co_filename.startswith(self._generated)
@@ -247,6 +295,12 @@ class CallSites:
     def is_not_the_users(self, code: CodeType) -> bool:
         """True for the same, but for what a script executes as its own, such as `<stdin>`."""
         return self.is_ours_or_torch(code) and not self.is_user_code(code)
+
+
+def _runs_text() -> bool:
+    """Whether `python -c` runs the user's text."""
+    is_child = any(word.startswith(_STARTS_CHILD) for word in sys.orig_argv)
+    return sys.argv[:1] == ["-c"] and not is_child
 
 
 def _written_by(file: str) -> str | None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` is not imported ahead of the script
 import gc
 import os
-import signal
-from _thread import get_native_id, start_new_thread
+import sys
+from _thread import allocate_lock, get_native_id, start_new_thread
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 _PR_SET_TIMERSLACK: Final = 29
 _FILE_BYTES: Final = 96
+# How long whoever ends a thread waits for it; it needs some 50 us.
+_PATIENCE_S: Final = 0.05
 # Whether a thread of ours, of which one at a time looks, has switched the collector off.
 _is_off = False
 
@@ -19,11 +22,72 @@ _is_off = False
 def start_thread(run: Callable[..., None], *arguments: Any) -> None:
     """Runs a function in a thread that `threading` does not know and that takes no signals."""
     # A signal that the script has blocked, to wait for it, would else be delivered to us.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
     try:
         start_new_thread(run, arguments)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+
+
+class OwnThread:
+    """A thread of ours that can be ended and begun again; it does not live while a process forks.
+
+    Args:
+        run: Called in it with a lock that can be acquired once it is to end.
+    """
+
+    def __init__(self, run: Callable[[Any], None]) -> None:
+        self._run = run
+        self._goes_on = False
+        self._stop: Any = None
+        self._has_ended: Any = None
+
+    def begin(self) -> None:
+        if self._stop is not None:
+            return
+        stop, has_ended = allocate_lock(), allocate_lock()
+        stop.acquire()
+        has_ended.acquire()
+        start_thread(self._run_until, stop, has_ended)
+        self._stop, self._has_ended = stop, has_ended
+
+    def end(self) -> None:
+        if self._stop is None:
+            return
+        stop, has_ended = self._stop, self._has_ended
+        self._stop = None
+        stop.release()
+        has_ended.acquire(True, _PATIENCE_S)
+
+    def end_to_fork(self) -> None:
+        self._goes_on = self._stop is not None
+        self.end()
+
+    def go_on(self) -> None:
+        if self._goes_on:
+            self.begin()
+
+    def forget(self) -> None:
+        """In a forked child, which does not have it."""
+        self._stop = None
+        collect_again()
+
+    def _run_until(self, stop: Any, has_ended: Any) -> None:
+        try:
+            self._run(stop)
+        finally:
+            has_ended.release()
+
+
+def why_not_here() -> str | None:
+    """Returns why no stacks are sampled in this process, None if they are."""
+    if sys.implementation.name != "cpython":
+        return f"not on {sys.implementation.name}"
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return "not without the GIL"
+    if not hasattr(_signal, "pthread_sigmask"):
+        return f"not on {sys.platform}"
+    return None
 
 
 @contextmanager

@@ -47,6 +47,7 @@ class LoaderProbe:
         self._serials: dict[int, dict[int, None]] = {}
         self._lowest = LowestFree()
         self._inspected: set[int] = set()  # those whose first batch was
+        self._is_reloading = False
 
     @property
     def creating(self) -> int:
@@ -288,6 +289,9 @@ class LoaderProbe:
         serial, dataset_number = self._take_serial(site), self._datasets.line_number(site, dataset)
         metadata = self._descriptions.of(loader, place, serial, dataset_number)
         number = session.log.define(Topic.LOADER, json.dumps(metadata, default=str))
+        if not self._is_reloading and session.sites.are_within(frame, *_RELOADS):
+            self._is_reloading = True
+            session.log.note(Topic.ENVIRONMENT, {"reloads_loaders": True})
         self._site_of[number] = site
         self._numbers[key] = number
         session.keep_track(loader, self._numbers, key)
@@ -315,3 +319,5 @@ def _iterator_base() -> Any:
 _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
 _CLOSE, _BUILT = int(Kind.LOADER_CLOSE), int(Kind.LOADER_BUILT)
 _PASS: Final = int(Kind.LOADER_PASS)
+# Lightning's, which builds loaders again ahead of a later epoch.
+_RELOADS: Final = ("on_advance_start", ("lightning", "pytorch_lightning"))

@@ -92,9 +92,7 @@ class LastStacks:
         frame: CopiedFrame | None = stack
         begins = beginning_of_child()
         while frame is not None and frame.f_code is not begins:
-            # Libraries execute text, too; that of `python -c` is outermost.
-            is_text = frame.f_code.co_filename == "<string>" and frame.f_back is not None
-            if self._sites.is_user_code(frame.f_code) and not is_text:
+            if self._sites.is_user_code(frame.f_code):
                 callee = None if called is None else self._place(called)
                 return self._place(frame), callee, self._place(innermost or frame)
             # Ours are wrappers of what the user has called.

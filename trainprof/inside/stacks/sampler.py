@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-from _thread import allocate_lock, get_ident, get_native_id
+import threading
+from _thread import get_ident, get_native_id
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,12 +17,12 @@ from typing import Any, Final
 
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.process.own_thread import (
-    collect_again,
+    OwnThread,
     core_times,
     has_a_core,
     no_collections,
-    start_thread,
     times_waited,
+    why_not_here,
 )
 from trainprof.inside.session import Session
 from trainprof.inside.stacks.copied_frames import (
@@ -32,6 +32,7 @@ from trainprof.inside.stacks.copied_frames import (
     globals_of,
     stack_of,
 )
+from trainprof.inside.stacks.early import EarlySample
 from trainprof.inside.stacks.last_stacks import LastStacks
 from trainprof.record.schema import Kind, StackFlag, Topic
 
@@ -50,8 +51,6 @@ _MOST_MISSED: Final = 1_000
 _NEARLY_ALL: Final = 0.8
 # Every how many samples all threads are asked for their CPU time, also those that seem to wait.
 _ALL_EVERY: Final = 8
-# How long whoever ends the sampler waits for it; it needs some 50 us.
-_PATIENCE_S: Final = 0.05
 # Of the time: a thread that has less of a core sleeps, whatever line it is at.
 _AT_WORK_FROM: Final = 0.02
 # One that has this much of a core is asked for again, also where it is at a line that waits.
@@ -68,7 +67,6 @@ _OF_ARRAYS: Final = ("numpy", "scipy")
 _MODULE_OF_CLASS: Final = type.__dict__["__module__"].__get__
 _SAMPLED: Final = int(Kind.STACK_SAMPLE)
 CoreTimes = tuple[int, int] | None
-_StackKey = tuple[tuple[int, ...] | int, ...]
 # Python's own, whose code does little but wait for a lock, a pipe, a socket or a child.
 _WAITING: Final = (
     "threading queue selectors socket ssl subprocess concurrent/futures/_base "
@@ -232,13 +230,13 @@ class StackSampler:
     name = "looks"
 
     def __init__(self) -> None:
-        self._is_on = self._goes_on = False
+        self._is_on = False
+        self._names_libraries = False
+        self._thread = OwnThread(self._run)
         self._watched: list[int] = []
         self._natives: list[int] = []
-        self._stop: Any = None
-        self._has_ended: Any = None
         self._samples = 0
-        self._stacks: dict[_StackKey, int] = {}
+        self._stacks: dict[tuple[object, ...], int] = {}
         self._cpu_shares = ThreadCpuShares()
         self._torch_users = TorchUsers()
         self._uniform = Random().uniform
@@ -253,12 +251,15 @@ class StackSampler:
         self._fetch_file = getattr(fetch, "__file__", None)
         if not session.options.get("lines"):  # lines say more, and would be timed with samples
             session.on_thread.subscribe(patcher.guarded(self._watch))
+            if session.early_stacks is not None and threading.main_thread().ident == get_ident():
+                self._watch_set_up(session.early_stacks)
+                session.early_stacks = None
         self._last_stacks = LastStacks(session.log.directory, session.sites)
         self._is_on = True
         patcher.on_undo(self._finish)
         session.on_end.subscribe(patcher.guarded(self._finish))
         os.register_at_fork(
-            before=patcher.guarded(self._pause_to_fork),
+            before=patcher.guarded(self._thread.end_to_fork),
             after_in_parent=patcher.guarded(self._go_on),
             after_in_child=self._forget,
         )
@@ -268,56 +269,54 @@ class StackSampler:
             util.register_after_fork(self, lambda _: begin())
         self._begin()
 
+    def _watch_set_up(self, early: list[EarlySample]) -> None:
+        """Samples the main thread from now on; until the first step its libraries are named."""
+        self._names_libraries, main = True, get_ident()
+        for at, taken, stack in early:
+            number = self._stack(stack)
+            self._session.log.emit_of(main, _SAMPLED, at, taken, number, 0, StackFlag.KNOWN)
+        self._watched.append(main)
+        self._natives.append(get_native_id())
+        self._session.on_first_step.subscribe(self._patcher.guarded(self._end_set_up))
+
+    def _end_set_up(self, _: object) -> None:
+        if self._names_libraries:
+            self._names_libraries, self._samples = False, 0
+
     def _watch(self) -> None:
         thread = get_ident()
         if thread not in self._watched and len(self._watched) < _MOST_THREADS:
             if not self._watched:
-                self._pause()  # it waits for its next second
+                self._thread.end()  # it waits for its next second
             self._natives.append(get_native_id())
             self._watched.append(thread)
             self._begin()
 
     def _begin(self) -> None:
-        if self._stop is not None or not self._is_on or self._patcher.is_silent:
-            return
-        stop, has_ended = allocate_lock(), allocate_lock()
-        stop.acquire()
-        has_ended.acquire()
-        start_thread(self._run, stop, has_ended)
-        self._stop, self._has_ended = stop, has_ended
+        if self._is_on and not self._patcher.is_silent:
+            self._thread.begin()
+
+    def _go_on(self) -> None:
+        if self._is_on and not self._patcher.is_silent:
+            self._thread.go_on()
 
     def _finish(self) -> None:
-        self._pause()
+        self._thread.end()
         if self._is_on:
             self._is_on = False
             self._last_stacks.end()
         self._watched, self._natives = [], []
 
-    def _pause(self) -> None:
-        if self._stop is None:
-            return
-        stop, has_ended = self._stop, self._has_ended
-        self._stop = None
-        stop.release()
-        has_ended.acquire(True, _PATIENCE_S)
-
-    def _pause_to_fork(self) -> None:
-        self._goes_on = self._stop is not None
-        self._pause()
-
-    def _go_on(self) -> None:
-        if self._goes_on:
-            self._begin()
-
     def _forget(self) -> None:
         """In a forked child, whose threads are others; stacks keep their numbers there too."""
-        self._watched, self._natives, self._stop = [], [], None
+        self._watched, self._natives = [], []
+        self._names_libraries = False
+        self._thread.forget()
         self._samples = 0
         self._last_stacks = self._last_stacks.in_child()
         self._cpu_shares = ThreadCpuShares()
-        collect_again()
 
-    def _run(self, stop: Any, has_ended: Any) -> None:
+    def _run(self, stop: Any) -> None:
         try:
             while not self._watched:
                 self._last_stacks.write()
@@ -326,8 +325,6 @@ class StackSampler:
             self._sample_until(stop)
         except Exception as error:
             self._patcher.fail(error)
-        finally:
-            has_ended.release()
 
     def _period_ns(self) -> int:
         usual = next((ns for n, ns in PERIODS_NS if self._samples < n), LATER_PERIOD_NS)
@@ -432,13 +429,15 @@ class StackSampler:
     def _stack(self, stack: CopiedFrame) -> int:
         """Returns the id of the user's frames in a stack, with what they call; 0 if none."""
         sites, child = self._session.sites, beginning_of_child()
-        frames = sites.frames(stack, child, self._fetch_file)
-        calls = sites.library_calls(stack, child, self._fetch_file) if frames else ()
-        key: _StackKey = (calls, *frames)
+        key: tuple[object, ...] = (*sites.frames(stack, child, self._fetch_file),)
+        calls = sites.library_calls(stack, child, self._fetch_file) if key else ()
+        key = (calls, *key) if calls else key
+        if self._names_libraries or (not key and self._session.log.role == "script"):
+            named = sites.libraries(stack)
+            key = key if named == (None, None) else (named, *key)
         known = self._stacks.get(key, 0)
-        if known == 0 and frames and len(self._stacks) < _MOST_STACKS:
-            text = json.dumps(key if calls else frames)
-            known = self._stacks[key] = self._session.log.define(Topic.STACK, text)
+        if known == 0 and key and len(self._stacks) < _MOST_STACKS:
+            known = self._stacks[key] = self._session.log.define(Topic.STACK, json.dumps(key))
         self._session.log.refer(known)
         return known
 
@@ -466,13 +465,3 @@ def _had_all(before: CoreTimes, after: CoreTimes, passed_ns: int) -> bool:
 
 def _delay(times: CoreTimes) -> int:
     return 0 if times is None else times[1]
-
-
-def why_not_here() -> str | None:
-    if sys.implementation.name != "cpython":
-        return f"not on {sys.implementation.name}"
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        return "not without the GIL"
-    if not hasattr(signal, "pthread_sigmask"):
-        return f"not on {sys.platform}"
-    return None

@@ -19,6 +19,7 @@ from trainprof.record.names import ENV_DIRECTORY, ENV_OPTIONS, EVENTS
 if TYPE_CHECKING:
     from trainprof.inside.lines.probe import Lines
     from trainprof.inside.session import Session
+    from trainprof.inside.stacks.early import EarlyStacks
     from trainprof.record.event_log import EventLog
 
 # Runs none of the script's code.
@@ -87,6 +88,7 @@ class ScriptProcess:
         self._watch_writes()
         self._lines = self._time_lines() if self._is_recording else None
         self.session: Session | None = None
+        self._early: EarlyStacks | None = None
 
     def install(self) -> None:
         # As kernprof does: all modules of the script find it.
@@ -95,11 +97,22 @@ class ScriptProcess:
                 builtins.profile = IdleProfile()  # type: ignore[attr-defined]
             if self._is_recording:
                 AfterImport({"torch": self._on_torch}).install()
+                if self._is_script and self.session is None:
+                    self._sample_stacks()
         else:
             self._install_lines(self._lines)
         os.register_at_fork(after_in_child=self._after_fork)
         if self._is_script or self._lines is not None:
             atexit.register(self._on_exit)
+
+    def _sample_stacks(self) -> None:
+        try:
+            from trainprof.inside.stacks.early import EarlyStacks
+
+            self._early = EarlyStacks()
+            self._early.begin()
+        except Exception as error:
+            self._report("stacks", error)
 
     def _time_lines(self) -> Lines | None:
         options = self._options.get("lines")
@@ -172,6 +185,8 @@ class ScriptProcess:
                 atexit.register(self._on_exit)
             self._watch_multiprocessing()
             self.session = Session(log, cwd=self._cwd, options=self._options)
+            if self._early is not None and self._is_script:
+                self.session.early_stacks = self._early.end()
             trial = self._options.get("trial")
             probes = default_probes(trial if isinstance(trial, dict) else None)
             if self._lines is not None:  # last, so that it is around the others
@@ -223,6 +238,8 @@ class ScriptProcess:
         """Notes how the process came to its end; of others than the script only if it recorded."""
         if self._has_ended:
             return
+        if self._early is not None:
+            self._early.end()
         if self._log is not None:
             self._log.begin_end()
         if self._lines is not None:

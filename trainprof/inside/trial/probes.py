@@ -20,7 +20,11 @@ from trainprof.inside.trial.loaders import (
 )
 from trainprof.inside.trial.notes import TrialNotes, TrialSites
 from trainprof.inside.trial.settings import (
+    AUTOCAST,
+    CHANNELS_LAST,
     OPTIMIZER_SETTINGS,
+    AutocastProbe,
+    ChannelsLastProbe,
     OptimizerSettingsProbe,
     SettingsProbe,
 )
@@ -48,6 +52,10 @@ def probes_of_trial(
         after.append(LoaderAloneProbe(loader, sites, notes, trial.get("batches")))
     wanted = [name for name in OPTIMIZER_SETTINGS if settings.get(name)]
     after.extend(OptimizerSettingsProbe(name, notes) for name in wanted)
+    if AUTOCAST in settings:
+        after.append(AutocastProbe(settings[AUTOCAST], notes))
+    if CHANNELS_LAST in settings:
+        after.append(ChannelsLastProbe(notes))
     return before, after
 
 
@@ -62,7 +70,12 @@ def _reasons_if_unused(
     elif data == "alone":
         asked["data"] = no_loader
     built = [name for name in settings if name in OPTIMIZER_SETTINGS]
-    return asked | dict.fromkeys(built, "no optimizer was built")
+    asked |= dict.fromkeys(built, "no optimizer was built")
+    reasons = {
+        AUTOCAST: "no autocast context was built that was off",
+        CHANNELS_LAST: "no optimizer was built with weights of four dimensions",
+    }
+    return asked | {name: why for name, why in reasons.items() if name in settings}
 
 
 class LossesProbe:

@@ -1,7 +1,8 @@
-"""Sets torch's own settings for a trial: threads, precision, cuDNN's search, fused optimizers."""
+"""Sets torch's own settings for a trial: threads, precision, formats, fused optimizers."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,8 +16,11 @@ from trainprof.inside.trial.notes import TrialNotes
 THREADS: Final = "torch_threads"
 PRECISION: Final = "float32_matmul_precision"
 BENCHMARK: Final = "cudnn_benchmark"
+AUTOCAST: Final = "autocast"
+CHANNELS_LAST: Final = "channels_last"
 FUSED: Final = "fused"
 OPTIMIZER_SETTINGS: Final = (FUSED, "foreach")
+_OF_PICTURES: Final = 4  # dimensions of a weight
 # With these torch refuses the two, or computes something else.
 _NOT_WITH: Final = ("capturable", "differentiable")
 
@@ -135,6 +139,80 @@ class OptimizerSettingsProbe:
         if self._asked == FUSED:
             # As torch's constructors do: GradScaler then leaves the unscaling to the kernel.
             optimizer._step_supports_amp_scaling = True
+
+
+class AutocastProbe:
+    """Turns on the script's own autocast contexts; with float16 its gradient scalers, too."""
+
+    name = "trial_autocast"
+
+    def __init__(self, asked: str, notes: TrialNotes) -> None:
+        self._asked, self._notes = asked, notes
+
+    def attach(self, torch: Any, patcher: Patcher, session: Session) -> None:
+        dtype, is_on = getattr(torch, self._asked), torch.is_autocast_enabled
+        apply = self._notes.apply
+
+        def change(arguments: dict[str, Any]) -> None:
+            # An inner one that is off keeps its part in float32.
+            kind = arguments.get("device_type")
+            if kind != "cpu" and not is_on(kind):
+                arguments |= {"dtype": dtype, "enabled": True}
+                apply(AUTOCAST, self._asked)
+
+        autocast = torch.amp.autocast_mode.autocast
+        patcher.around(_with_arguments(patcher.guarded(change)), (autocast, "__init__"))
+        if self._asked == "float16":
+            enable = _with_arguments(lambda arguments: arguments.update(enabled=True))
+            patcher.around(enable, (torch.amp.grad_scaler.GradScaler, "__init__"))
+
+
+class ChannelsLastProbe:
+    """Gives weights of four dimensions the memory format channels_last, as optimizers get them.
+
+    A convolution takes its weight's format for its input and output, too.
+    """
+
+    name = "trial_channels_last"
+
+    def __init__(self, notes: TrialNotes) -> None:
+        self._notes = notes
+
+    def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
+        self._format, self._plain = torch.channels_last, torch.nn.Parameter
+        make = _called_after(patcher.guarded(self._built))
+        patcher.around(make, (loaded("torch.optim.optimizer").Optimizer, "__init__"))
+
+    def _built(self, optimizer: Any) -> None:
+        weights = [x for group in optimizer.param_groups for x in group["params"]]
+        weights = [x for x in weights if type(x) is self._plain and x.dim() == _OF_PICTURES]
+        others = [x for x in weights if not x.is_contiguous(memory_format=self._format)]
+        for weight in others:
+            weight.data = weight.data.contiguous(memory_format=self._format)
+        if others:
+            self._notes.apply(CHANNELS_LAST, True)
+        elif weights:
+            self._notes.refuse(CHANNELS_LAST, "the script's weights have that format already")
+
+
+def _with_arguments(change: Callable[[dict[str, Any]], None]) -> Callable[[Wrapped], Wrapped]:
+    """Returns what wraps a method so that `change` gets its arguments by name, to change them."""
+
+    def make(original: Wrapped) -> Wrapped:
+        names = [*inspect.signature(original).parameters]
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                arguments = {**dict(zip(names[1:], args[1:], strict=False)), **kwargs}
+                change(arguments)
+                return original(*args[:1], *args[len(names) :], **arguments)
+            except BaseException as error:
+                hide_our_frame(error)
+                raise
+
+        return call
+
+    return make
 
 
 def _called_after(callback: Callable[[Any], None]) -> Callable[[Wrapped], Wrapped]:

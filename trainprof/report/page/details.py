@@ -9,11 +9,11 @@ from typing import Any, Final
 from rich.text import Text
 
 from trainprof.analysis.summary.levels import number_at
-from trainprof.analysis.summary.run import Outlier
+from trainprof.analysis.summary.run import LOADER_KEYS, Outlier
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.page.sections import outlier_sentence, why_not_measured
 from trainprof.report.text.layout import Column, Page
-from trainprof.report.text.ledger import LOADING_KEYS, label_of
+from trainprof.report.text.ledger import label_of
 from trainprof.report.text.units import (
     NOT_MEASURED,
     byte_count,
@@ -47,7 +47,7 @@ def command_details(summary: RunSummary, page: Page) -> list[Text]:
 def phase_details(summary: RunSummary, page: Page) -> list[Text]:
     """Before, during and after training; the parts of `other`; data loading as a whole."""
     phases, ledger = summary.phases, summary.ledger
-    loading_s = sum(ledger.seconds.get(key) or 0.0 for key in LOADING_KEYS)
+    loading_s = sum(ledger.seconds.get(key) or 0.0 for key in LOADER_KEYS)
     whole = percent(share_of(loading_s, ledger.wall_s))
     parts = [
         f"initialization {seconds(phases.initialization_s)}",
@@ -55,8 +55,8 @@ def phase_details(summary: RunSummary, page: Page) -> list[Text]:
         f"finalization {seconds(phases.finalization_s)}",
         f"data loading as a whole {seconds(loading_s)} ({whole} of wall)",
     ]
-    spent = ledger.other_by_place.items()
-    places = [f"{_PLACES.get(place, place)} {seconds(spent_s)}" for place, spent_s in spent]
+    spent = ledger.other_by_place
+    places = [f"{_PLACES.get(place, place)} {seconds(s)}" for place, s in spent.items()]
     return page.labelled("Phases", parts) + page.labelled("Other is", places)
 
 

@@ -68,7 +68,7 @@ def render_why(
     at = "" if finding.site is None else f" at {finding.site}"
     lines = page.paragraph(f"{finding.id}{at}: {finding.title}.")
     if shown is None and passed is not None:
-        lines += page.paragraph(f"It is not told: {why_passed_over(passed)}.")
+        lines += page.paragraph(f"It is not reported: {why_passed_over(passed, summary)}.")
     lines += BLANK
     if shown is not None:
         lines += page.labelled("Change", [shown.advice])
@@ -85,28 +85,27 @@ def render_why(
 def _not_found(
     summary: RunSummary, rule: RuleText, sought: Mapping[str, float], page: Page
 ) -> list[Text]:
-    is_judged = summary.verdict.bottleneck != "unknown"
     why = summary.verdict.headline
-    if is_judged:
+    if summary.is_judged:
         little = "or would gain too little"
         if summary.training.steps < _LOOKED_AT_ENOUGH_STEPS:
             little = "would gain too little, or was looked at too rarely in a run this short"
         why = f"what it looks for is not there, stays under its thresholds, {little}"
     return [
         *page.paragraph(f"{rule.id} was not found in {summary.run.name}: {why}."),
-        *(_spent(summary, rule, page) if is_judged else []),
+        *(_spent(summary, rule, page) if summary.is_judged else []),
         *_from(rule, sought, page),
     ]
 
 
 def _spent(summary: RunSummary, rule: RuleText, page: Page) -> list[Text]:
     """What the ledger has of a rule's keys: of the wall time, and of a mean steady step."""
-    step_s = sum((summary.training.per_step_s or {}).values())
+    whole_s = sum((summary.training.per_step_s or {}).values())
     fragments = []
     for part in parts_of(summary, rule.traits.keys):
         shares = [(share_of(part.seconds, summary.ledger.wall_s), "wall")]
         if part.per_step_s:
-            shares.append((share_of(part.per_step_s, step_s), "a step"))
+            shares.append((share_of(part.per_step_s, whole_s), "a step"))
         known = [f"{percent(share)} of {whole}" for share, whole in shares if share]
         # What stands in brackets explains a label; here that would meet the shares.
         named = f"{part.label.partition(' (')[0]} {seconds(part.seconds)}"

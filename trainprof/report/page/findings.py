@@ -17,21 +17,17 @@ from trainprof.analysis.summary.finding import (
     LIKELY,
     MAY_LOSE,
     MODELLED_WORKERS,
+    SOME_RANKS,
     SYMPTOM,
     WITHOUT_CHANGE,
     Finding,
     PassedOver,
     comes_once,
 )
-from trainprof.analysis.summary.levels import (
-    LEAST_GAIN,
-    MIN_STEADY_STEPS,
-    MODERATE_SHARE,
-    MOST_NOISE,
-    pair,
-)
+from trainprof.analysis.summary.levels import LEAST_GAIN, MANY_STEPS, MOST_NOISE
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.layout import Page
+from trainprof.report.text.parts import RECOMPUTING, WAITING, Part, without_cause
 from trainprof.report.text.units import NOT_MEASURED, counted, percent, seconds
 
 FINDINGS_SHOWN: Final = 5
@@ -43,24 +39,8 @@ _SHOWN_FROM: Final = 1.1
 _CAUTIONS_SHOWN: Final = 2
 _INDENT: Final = 2
 _STYLES: Final = {"high": "bold red", "warn": "bold yellow", "note": "bold"}
-# Of training: with so much of it at work, what a device computes is what takes the time.
-_MOSTLY_AT_WORK: Final = 0.5
-# Of a step: a part that is so much of it is told beside findings that are about others.
-_MUCH_OF_A_STEP: Final = 0.25
-_COMPUTING: Final = ("forward", "loss", "backward", "recompute")
-# Of a step, or of a device's time: forwards that are computed again are told from here on.
-_RECOMPUTED_FROM: Final = 0.05
-_BETWEEN: Final = "other"
-_LOADING: Final = ("data_wait", "first_batch", "loader_start")
-_FORWARD: Final = "forward"
-_BACKWARD: Final = "backward"
-_PYTHON: Final = "python between"
-_PARTS: Final = {
-    _FORWARD: ("forward", "loss"),
-    _BACKWARD: ("backward", "recompute"),
-    "optimizer": ("optimizer", "zero_grad"),
-    _PYTHON: (_BETWEEN,),
-}
+# Parts that consist of the user's own code.
+_OF_LINES: Final = (WAITING, "forward", "loss", "python between")
 # From here on what is at most gained is told beside what is likely.
 _APART_TIMES: Final = 1.03
 _BY_MODEL: Final = "a model, not measured"
@@ -86,7 +66,7 @@ def findings_section(summary: RunSummary, page: Page, room: int | None = None) -
         sentence = f"{counted(len(hidden), 'more finding')} ({named}): {_MORE}"
         lines += page.paragraph(sentence, indent=_INDENT)
     hidden_by_noise = _in_noise(summary, page).strip() if page.verbose else ""
-    for sentence in (together_words(summary), beside_findings(summary), hidden_by_noise):
+    for sentence in (together_words(summary), unexplained(summary, page), hidden_by_noise):
         lines += page.paragraph(sentence) if sentence else []
     return lines
 
@@ -117,18 +97,21 @@ def _is_worth_lines(finding: Finding) -> bool:
     return finding.severity != "note" or (speedup is not None and speedup[1] >= _SHOWN_FROM)
 
 
-def why_passed_over(passed: PassedOver) -> str:
-    """Returns why a finding is not told, for a sentence."""
+def why_passed_over(passed: PassedOver, summary: RunSummary) -> str:
+    """Returns why a finding is not reported, for a sentence."""
     if passed.why == SYMPTOM:
-        return f"it comes of {passed.root}, which is told"
+        return f"it comes of {passed.root}"
+    if passed.why == SOME_RANKS:
+        return "not every rank has it"
     if passed.why == MAY_LOSE:
         return "the change may cost more than it gains"
     if passed.why == IN_NOISE and passed.least_gain is not None:
         return (
-            f"in this run a gain of less than {percent(passed.least_gain)} would not show, for its "
-            "halves differ by half of that; a longer run, a quieter machine or trainprof tune tells"
+            f"{_noise_words(passed.least_gain, summary)}, so a gain under "
+            f"{percent(passed.least_gain)} may not show; a longer run, a quieter machine or "
+            "trainprof tune shows it"
         )
-    return f"it would gain less than {percent(LEAST_GAIN)}"
+    return f"it would gain less than {percent(LEAST_GAIN)} of training"
 
 
 def _in_noise(summary: RunSummary, page: Page, more: str = _MORE) -> str:
@@ -137,7 +120,7 @@ def _in_noise(summary: RunSummary, page: Page, more: str = _MORE) -> str:
     if not hidden:
         return ""
     if not page.verbose:
-        return f" {counted(len(hidden), 'cause')} below that: {more}."
+        return f" {counted(len(hidden), 'cause')} would gain less: {more}."
     named = []
     for finding in hidden:
         at = f" at {page.site(finding.site)}" if finding.site else ""
@@ -159,7 +142,8 @@ def _block(number: int, finding: Finding, page: Page, whole: str) -> list[Text]:
 
 
 def _shorter(number: int, finding: Finding, page: Page) -> list[Text]:
-    words = "; ".join(filter(None, [finding.advice, speedup_in_short(finding)]))
+    doubt = "low confidence" if finding.low_confidence else ""
+    words = "; ".join(filter(None, [finding.advice, speedup_in_short(finding), doubt]))
     change = page.headed("Change", f": {words}.")
     return [*_opening(number, finding, page), *change, *_minds(finding, page)]
 
@@ -180,122 +164,57 @@ def _opening(number: int, finding: Finding, page: Page) -> list[Text]:
 
 
 def nothing_words(summary: RunSummary, page: Page, more: str = _MORE) -> str:
-    """Returns that no cause was found, and what no rule judges; "" where it is unknown."""
+    """Returns what was looked for in vain, and what has no cause; "" where nothing was."""
     bar = summary.findings_from
-    if bar is None or not _is_judged(summary):
+    if bar is None or not summary.is_judged:
         return ""
-    words = f"{_TITLE}: no cause was found that would gain over {percent(bar)}"
+    least = f"gains under {percent(bar)} are not reported"
     if bar > LEAST_GAIN:
-        or_more = " or more" if bar / 2 >= MOST_NOISE else ""
-        words += f" (the halves of this run differ by {percent(bar / 2)}{or_more}: less would not "
-        words += "show)"
-    words += f".{_in_noise(summary, page, more)}"
+        least = f"{_noise_words(bar, summary)}: {least}"
+    causes = f"none of the {len(summary.rules)} causes that trainprof looks for was found"
+    words = f"{_TITLE}: {causes} ({least}).{_in_noise(summary, page, more)}"
     if page.verbose:
         words += f" Looked for: {', '.join(summary.rules).replace('_', ' ')}."
-    return words + _not_judged(summary)
+    return f"{words} {unexplained(summary, page)}".rstrip()
 
 
-def _is_judged(summary: RunSummary) -> bool:
-    is_known = summary.findings_from is not None and summary.verdict.bottleneck != "unknown"
-    return is_known and summary.training.steady_steps >= MIN_STEADY_STEPS
+def _noise_words(bar: float, summary: RunSummary) -> str:
+    if summary.training.steady_steps < MANY_STEPS:
+        return f"this run has {summary.training.steady_steps} steady steps"
+    or_more = " or more" if bar / 2 >= MOST_NOISE else ""
+    return f"the halves of this run differ by {percent(bar / 2)}{or_more}"
 
 
-def beside_findings(summary: RunSummary) -> str:
-    """Returns the large parts of a step that no finding is about, "" where there is none.
-
-    Not on a device, of which the host's times say little. Loading is left to its own rules.
-    """
-    step_s = summary.training.per_step_s or {}
-    whole_s, traits = sum(step_s.values()), [finding.traits for finding in summary.findings]
-    recomputed = _recomputed(summary).strip()
-    # What takes longer because of a finding may be any part of a step.
-    are_all_judged = any(rule.slows_everything or rule.of_all_parts for rule in traits)
-    if summary.run.is_on_device or whole_s <= 0 or are_all_judged:
-        return recomputed
-    keys = {key for rule in traits for key in rule.keys}
-    left = {
-        name: sum(step_s.get(key, 0.0) for key in of)
-        for name, of in _PARTS.items()
-        if not keys.intersection(of)
-    }
-    if _PYTHON in left:  # a loss without a module is computing
-        left[_PYTHON] -= min(_loss_s(summary), left[_PYTHON])
-    if _FORWARD in left and _BACKWARD in left:
-        both_s = left.pop(_FORWARD) + left.pop(_BACKWARD)
-        left = {f"{_FORWARD} and {_BACKWARD}": both_s, **left}
-    large = [
-        f"{name}, {pair(part_s, whole_s)} a step ({percent(part_s / whole_s)})"
-        for name, part_s in left.items()
-        if part_s >= _MUCH_OF_A_STEP * whole_s
-    ]
-    return f"Not judged: {'; '.join(large)}. {recomputed}".rstrip() if large else recomputed
-
-
-def _not_judged(summary: RunSummary) -> str:
-    """Returns what no rule looks into, of the step of a run without findings, as sentences."""
-    step_s = summary.training.per_step_s or {}
-    whole_s = sum(step_s.values())
-    if summary.run.is_on_device:
-        return _not_judged_of_device(summary) + _recomputed(summary)
-    if whole_s <= 0:
+def unexplained(summary: RunSummary, page: Page) -> str:
+    """Returns the large parts of a step that no finding is about, "" where there is none."""
+    parts = without_cause(summary)
+    if not parts:
         return ""
-    computing, between = (
-        sum(step_s.get(key, 0.0) for key in keys) / whole_s for keys in (_COMPUTING, [_BETWEEN])
-    )
-    # What a loss without a module takes is computing, too.
-    loss = min(_loss_s(summary) / whole_s, between)
-    computing, between = computing + loss, between - loss
-    unjudged = []
-    if computing >= MODERATE_SHARE:
-        unjudged.append(f"computing itself ({percent(computing)} of a step)")
-    if between >= MODERATE_SHARE:
-        unjudged.append(f"python between ({percent(between)} of a step)")
-    said = f" Not judged: {', '.join(unjudged)}." if unjudged else ""
-    waiting = sum(step_s.get(name, 0.0) for name in _LOADING) / whole_s
-    if waiting >= MODERATE_SHARE:
-        said += f" Steps wait for data for {percent(waiting)} of their time, and no change of the "
-        said += "loader is sure to help: trainprof tune measures what other settings give."
-    return said + _recomputed(summary)
+    opening, verb = "No finding explains", ""
+    if not summary.findings:
+        opening, verb = "That does not mean there is nothing to gain", " takes"
+    words, base = [], ""
+    for part in parts:
+        of = "" if part.of == base else f" of {part.of}"
+        words.append(f"{part.name}{verb} {percent(part.share)}{of}{_place_words(part, page)}")
+        verb, base = "", part.of
+    sentence = f"{opening}: {'; '.join(words)}."
+    if any(part.name == WAITING for part in parts):
+        sentence += " trainprof tune measures other loader settings."
+    return sentence
 
 
-def _recomputed(summary: RunSummary) -> str:
-    """Returns what forwards that backward computes again take, to save memory, where it is much."""
-    device_s = summary.devices[0].seconds if summary.run.is_on_device and summary.devices else None
-    spent = device_s or summary.training.per_step_s or {}
-    share = spent.get("recompute", 0.0) / (sum(spent.values()) or 1.0)
-    if share < _RECOMPUTED_FROM:
-        return ""
-    return (
-        f" Not judged: forwards computed again in backward, {percent(share)} of a step: activation "
-        "checkpointing, which saves memory."
-    )
-
-
-def _loss_s(summary: RunSummary) -> float:
-    return (summary.loss_in_loop_s or 0.0) / max(summary.training.steps, 1)
-
-
-def _not_judged_of_device(summary: RunSummary) -> str:
-    """Returns what a device computes, where that is most of training, and in what."""
-    busy = summary.device_busy_share
-    if busy is None or busy < _MOSTLY_AT_WORK:
-        return ""
-    unjudged = (
-        f" Not judged: what the device computes (at work in at least {percent(busy)} of "
-        f"{summary.time_of_devices})."
-    )
-    numerics = summary.numerics
-    if numerics is not None and numerics.parameters == "float32":
-        ways = "torch.autocast, where the script has none,"
-        if numerics.products == "highest":
-            ways += " and torch.set_float32_matmul_precision('high')"
-        unjudged += (
-            f" Parameters are float32: {ways} may make it much faster, and change the numbers"
-        )
-        if numerics.products == "highest":
-            unjudged += "; trainprof tune --allow-numerics measures the second"
-        unjudged += "."
-    return unjudged
+def _place_words(part: Part, page: Page) -> str:
+    words = ""
+    if part.name == RECOMPUTING:
+        words = " (activation checkpointing, to save memory)"
+    elif part.site is not None:
+        words = f" ({'loader at ' if part.name == WAITING else ''}{page.site(part.site)})"
+    if part.line is None:
+        return words
+    where = " in its workers" if part.line.thread == "worker" else ""
+    most = f"most{where} at" if part.is_most_in_line else f"hottest line{where}"
+    return f"{words}, {most} {page.site(part.line.site)}"
 
 
 def next_commands(summary: RunSummary) -> list[tuple[str, str, str]]:
@@ -305,8 +224,10 @@ def next_commands(summary: RunSummary) -> list[tuple[str, str, str]]:
         return []
     if summary.lines is None and _sends_to_lines(summary):
         commands.append(("Lines", "time each line:", f"trainprof lines {command}"))
-    if any(finding.is_tried_by_tune for finding in summary.findings):
-        commands.append(("Verify", "measure that:", f"trainprof tune {command}"))
+    tried = [finding.traits for finding in summary.findings if finding.is_tried_by_tune]
+    if tried:
+        option = "--allow-numerics " if any(x.changes_numbers for x in tried) else ""
+        commands.append(("Verify", "measure that:", f"trainprof tune {option}{command}"))
     return commands
 
 
@@ -316,12 +237,14 @@ def next_section(summary: RunSummary, page: Page) -> list[Text]:
 
 
 def _sends_to_lines(summary: RunSummary) -> bool:
-    if summary.findings or not _is_judged(summary):
+    if summary.findings:
         return any(
             x.traits.lines == ALWAYS or (x.traits.lines == WITHOUT_CHANGE and not x.change)
             for x in summary.findings
         )
-    return not summary.run.is_on_device and bool(_not_judged(summary))
+    # Lines are those of the user's code: of what torch does at one of them they say no more.
+    parts = without_cause(summary) if summary.is_judged and not summary.run.is_on_device else []
+    return any(part.line is not None and part.name in _OF_LINES for part in parts)
 
 
 def whole_of(summary: RunSummary) -> str:
@@ -336,8 +259,9 @@ def speedup_words(finding: Finding, whole: str = "the run") -> str:
         return ""
     if comes_once(finding):
         return _once(finding)
+    doubt = f"; low confidence: {finding.low_confidence}" if finding.low_confidence else ""
     if finding.is_at_most:
-        return _at_most(finding, steps[1], None if run is None else run[1], whole)
+        return _at_most(finding, steps[1], None if run is None else run[1], whole) + doubt
     words = f"{_what(finding)} {_range(steps)} as fast"
     likely = _likely(finding)
     if steps[0] < 1 and likely is not None:
@@ -345,7 +269,7 @@ def speedup_words(finding: Finding, whole: str = "the run") -> str:
     if run is not None:
         words += f", {whole} {_range(run)}"
     by_whom = _by_whom(finding) if finding.change else ""
-    return f"{words} ({_BY_MODEL}{by_whom}{'; it may as well lose' if steps[0] < 1 else ''})"
+    return f"{words} ({_BY_MODEL}{by_whom}{'; it may as well lose' if steps[0] < 1 else ''}){doubt}"
 
 
 def speedup_in_short(finding: Finding) -> str:

@@ -27,12 +27,12 @@ from trainprof.report.text.ending import (
 from trainprof.report.text.layout import BLANK, GAP_CELLS, Page
 from trainprof.report.text.ledger import (
     FRAME_LINES,
-    LOADING_KEYS,
     ledger_lines,
     ledger_table,
     parts_of,
     rows_that_matter,
 )
+from trainprof.report.text.parts import BOTTLENECK_KEYS
 from trainprof.report.text.safe_text import clip_start, with_safe_text
 
 # What matters fits a small terminal: small rows of the ledger are folded, then sections left out.
@@ -47,16 +47,6 @@ _SHORTEST_SITE: Final = 20
 Section = Callable[[RunSummary, Page], list[Text]]
 
 _LEVEL_STYLES: Final = {"highly": "bold red", "moderately": "bold yellow", "not": "bold green"}
-_BOTTLENECK_KEYS: Final = {
-    "data": LOADING_KEYS,
-    "transfer": ("transfer",),
-    "compute": ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad"),
-    "host": ("other", "gc"),
-    "sync": ("sync",),
-    "checkpoint": ("checkpoint",),
-    "evaluation": ("evaluation",),
-    "startup": ("startup",),
-}
 
 
 def render(summary: RunSummary, page: Page) -> str:
@@ -172,7 +162,7 @@ def _headline(summary: RunSummary, page: Page) -> list[Text]:
 def _spoken_of(summary: RunSummary) -> list[str]:
     """Returns the ledger's key that most of the first finding is in, and the headline's."""
     asked: list[Sequence[str]] = [finding.traits.keys for finding in summary.findings[:1]]
-    asked.append(_BOTTLENECK_KEYS.get(summary.verdict.bottleneck, ()))
+    asked.append(BOTTLENECK_KEYS.get(summary.verdict.bottleneck, ()))
     named = [parts_of(summary, keys)[:1] for keys in asked]
     return [key for parts in named for part in parts for key in part.keys]
 
@@ -187,7 +177,7 @@ def _ledger(summary: RunSummary, page: Page, max_rows: int) -> list[Text]:
     return ledger_lines(
         table,
         page,
-        headline_keys=_BOTTLENECK_KEYS.get(summary.verdict.bottleneck, ()),
+        headline_keys=BOTTLENECK_KEYS.get(summary.verdict.bottleneck, ()),
         headline_style=_LEVEL_STYLES.get(summary.verdict.level or "", "bold"),
     )
 
@@ -203,13 +193,15 @@ def _saved(summary: RunSummary, page: Page) -> list[Text]:
 _DEVICES: Final = (device.transfers_section, device.syncs_section, device.found_syncs_section)
 _CALLS: Final = (
     sections.compiled_section,
+    sections.optimizers_section,
     sections.collectives_section,
     sections.unshared_section,
     device.devices_section,
 )
 _SYSTEM: Final = (memory.memory_section, sections.system_section, sections.shared_section)
 _SHORT_PAGE: Final[tuple[Section, ...]] = (
-    *(sections.steps_section, sections.epochs_section, sections.loaders_section),
+    *(sections.outside_section, sections.steps_section),
+    *(sections.epochs_section, sections.loaders_section),
     *(*_DEVICES, *_CALLS, memory.device_memory_section),
     *(*_SYSTEM, gpus_section),
     *(sections.closing_section, next_section, _saved, sections.lines_section),
@@ -220,6 +212,7 @@ _GIVING_WAY: Final[tuple[Section, ...]] = (
     device.transfers_section,
     sections.system_section,
     gpus_section,
+    sections.outside_section,
     sections.epochs_section,
     sections.steps_section,
     sections.closing_section,
@@ -227,10 +220,14 @@ _GIVING_WAY: Final[tuple[Section, ...]] = (
 _BOTTLENECK_SECTIONS: Final[Mapping[str, Section]] = {
     "transfer": device.transfers_section,
     "sync": device.syncs_section,
+    "startup": sections.outside_section,
 }
 # In groups with a blank line between them.
 _VERBOSE_PAGE: Final[tuple[tuple[Section, ...], ...]] = (
-    (details.phase_details, sections.steps_section, details.step_details),
+    (
+        *(details.phase_details, sections.outside_section),
+        *(sections.steps_section, details.step_details),
+    ),
     (details.training_details, sections.epochs_section),
     (sections.loaders_section, loader_details),
     (*_DEVICES, *_CALLS, memory.device_memory_details),

@@ -11,7 +11,13 @@ from typing import Final
 
 from rich.text import Text
 
-from trainprof.analysis.summary.code import Collective, Compilation, HottestLine, UnsharedData
+from trainprof.analysis.summary.code import (
+    Collective,
+    Compilation,
+    HottestLine,
+    OptimizerUse,
+    UnsharedData,
+)
 from trainprof.analysis.summary.levels import MIN_EXCESS_NS, MIN_RATIO, MODERATE_SHARE, number_at
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run import COSTLY_RECORDING, Epoch, Outlier, Statistics
@@ -19,6 +25,7 @@ from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.line_page import cost_in_short
 from trainprof.report.text.layout import LABEL_CELLS, Column, Page
 from trainprof.report.text.ledger import label_of
+from trainprof.report.text.outside_loop import outside_words
 from trainprof.report.text.units import (
     NOT_MEASURED,
     byte_count,
@@ -60,11 +67,19 @@ _FIELDS: Final = {
 _HARDLY_MISSED: Final = ("training.samples",)
 # Of the run, an epoch or a step: less of it stands on the verbose page alone.
 _SHOWN_FROM_SHARE: Final = 0.05
+# Of a training step: from here on updates take longer by their groups.
+_MANY_GROUPS: Final = 10
 # What stack samples took in all; less is not worth a word.
 _SAMPLED_FROM_S: Final = 1e-3
 _SHOWN_LINES: Final = 3
 # Of a step: a narrower interval is shown as its middle.
 _NARROW: Final = 0.05
+
+
+def outside_section(summary: RunSummary, page: Page) -> list[Text]:
+    """Where start-up and shutdown go, if they are much of the run."""
+    said = [] if page.is_brief else outside_words(summary)
+    return [line for label, words in said for line in page.labelled(label, words)]
 
 
 def steps_section(summary: RunSummary, page: Page) -> list[Text]:
@@ -131,6 +146,25 @@ def compiled_section(summary: RunSummary, page: Page) -> list[Text]:
     return by_site("Compiled", [_compilation(x, page) for x in summary.compilations], page)
 
 
+def optimizers_section(summary: RunSummary, page: Page) -> list[Text]:
+    """How optimizers are called, and their groups; on the short page where these explain time."""
+    steps = max(summary.training.steps, 1)
+    many = [use for use in summary.optimizers if use.groups * use.calls >= _MANY_GROUPS * steps]
+    shown = summary.optimizers if page.verbose else many
+    if not _is_much(shown, summary, page):
+        return []
+    return by_site("Optimizer", [_optimizer(use, steps, page) for use in shown], page)
+
+
+def _optimizer(use: OptimizerUse, steps: int, page: Page) -> list[str]:
+    at = f" at {page.site(use.site)}" if use.site else ""
+    return [
+        f"{use.name}{at}: {counted(use.tensors, 'parameter')} in {counted(use.groups, 'group')}",
+        f"step() called {use.calls / steps:.3g} {'time' if use.calls == steps else 'times'} a step",
+        seconds(use.seconds),
+    ]
+
+
 def collectives_section(summary: RunSummary, page: Page) -> list[Text]:
     """Calls of torch.distributed by line; on the short page only where they are much."""
     if not _is_much(summary.collectives, summary, page):
@@ -139,7 +173,9 @@ def collectives_section(summary: RunSummary, page: Page) -> list[Text]:
 
 
 def _is_much(
-    calls: Sequence[Compilation] | Sequence[Collective], summary: RunSummary, page: Page
+    calls: Sequence[Compilation] | Sequence[Collective] | Sequence[OptimizerUse],
+    summary: RunSummary,
+    page: Page,
 ) -> bool:
     share = sum(call.seconds for call in calls) / max(summary.run.wall_s, 1e-9)
     return bool(calls) and (share >= _SHOWN_FROM_SHARE or page.verbose)
@@ -178,7 +214,11 @@ def system_section(summary: RunSummary, page: Page) -> list[Text]:
 
 def shared_section(summary: RunSummary, page: Page) -> list[Text]:
     """That other programs took much of the CPU, or another thread the interpreter."""
-    shared = (("Shared", taken_by_others(summary)), ("Threads", worked_beside(summary)))
+    shared = (
+        ("Cores", bound_to(summary)),
+        ("Shared", taken_by_others(summary)),
+        ("Threads", worked_beside(summary)),
+    )
     return [line for label, words in shared if words for line in page.labelled(label, [words])]
 
 
@@ -193,13 +233,21 @@ def worked_beside(summary: RunSummary) -> str:
     )
 
 
+def bound_to(summary: RunSummary) -> str:
+    """Says that the script may use fewer cores than it was started on; "" where it may use all."""
+    cores = "" if summary.system is None else summary.system.bound_to
+    if not cores:
+        return ""
+    return (
+        f"the script is bound to {cores}, and so are its workers: it, an import or its launcher "
+        "set the CPU affinity (os.sched_setaffinity)"
+    )
+
+
 def taken_by_others(summary: RunSummary) -> str:
     """Says that nothing is what it would be on a machine of one's own; "" where it is."""
-    cpu = None if summary.system is None else summary.system.shared_cpu
-    if cpu is None or not cpu.is_disturbed:
-        return ""
-    taken = f"other programs kept {cpu.others_share * cpu.cores:.1f} of {cpu.cores} cores busy"
-    return f"{taken}: alone, steps would be shorter and more even"
+    taken = summary.taken_by_others
+    return f"{taken}: alone, steps would be shorter and more even" if taken else ""
 
 
 def closing_section(summary: RunSummary, page: Page) -> list[Text]:
@@ -439,9 +487,9 @@ def _others_of(line: HottestLine, lines: Sequence[HottestLine]) -> str:
 def _share_words(line: HottestLine) -> str:
     """Returns "31 %", or "20 to 45 %" where that is not known well."""
     low, high = line.share
-    if high - low <= _NARROW:
-        return percent(line.middle)
-    return f"{round(100 * low)} to {percent(high)}"
+    if high - low > _NARROW:
+        return f"{round(100 * low)} to {percent(high)}"
+    return percent(line.middle)
 
 
 def _table(lines: list[HottestLine], page: Page) -> list[Text]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from rich.text import Text
 
+from trainprof.analysis.summary.code import hottest
 from trainprof.analysis.summary.run import LEDGER_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.layout import Page, bar
@@ -21,7 +22,6 @@ from trainprof.report.text.units import (
 )
 
 FOLD_BELOW_SHARE: Final = 0.005
-LOADING_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
 # A row of this share of the wall time is worth a line of its own, whatever else must give way.
 MATTERS_FROM_SHARE: Final = 0.05
 
@@ -38,6 +38,7 @@ LABELS: Final = {
     "recompute": "recompute (in backward)",
     "optimizer": "optimizer",
     "zero_grad": "zero grad",
+    "compile": "compiling (torch.compile)",
     "sync": "sync (needs a value now)",
     "device_wait": "device wait",
     "checkpoint": "checkpoints",
@@ -162,28 +163,33 @@ def parts_of(summary: RunSummary, keys: Iterable[str]) -> list[LedgerPart]:
 
 
 def _parts(summary: RunSummary) -> list[LedgerPart]:
-    run_s = _known(summary.ledger.seconds)
-    step_s = _known(summary.training.per_step_s or {})
+    in_run_s = _known(summary.ledger.seconds)
+    in_step_s = _known(summary.training.per_step_s or {})
     merged = DEVICE_KEYS if waits_are_merged(summary) else ()
     groups: list[tuple[str, tuple[str, ...]]] = [
-        (label_of(key), (key,)) for key in _in_order({*run_s, *step_s}) if key not in merged
+        (label_of(key), (key,)) for key in _in_order({*in_run_s, *in_step_s}) if key not in merged
     ]
     renamed: dict[str, str] = {}
-    if sum(call.seconds for call in summary.collectives) >= run_s.get("other", 0.0) / 2 > 0:
+    if sum(call.seconds for call in summary.collectives) >= in_run_s.get("other", 0.0) / 2 > 0:
         renamed["other"] = _WITH_RANKS
-    in_steps_s = step_s.get("gc", 0.0) * summary.training.steps
-    if step_s and in_steps_s < _GC_IN_STEPS_SHARE * run_s.get("gc", 0.0):
+    line = hottest(summary.part_lines, "loss")
+    if line is not None and (summary.loss_in_loop_s or 0.0) >= in_run_s.get("loss", 0.0) / 2:
+        # What has no module has no name, but a line.
+        label = f"loss at {line.site.rpartition('/')[2]}"
+        renamed |= {"loss": label} if len(label) <= _LONGEST_LABEL else {}
+    in_steps_s = in_step_s.get("gc", 0.0) * summary.training.steps
+    if in_step_s and in_steps_s < _GC_IN_STEPS_SHARE * in_run_s.get("gc", 0.0):
         renamed["gc"] = _GC_ELSEWHERE
     groups = [(renamed.get(keys[0], label), keys) for label, keys in groups]
     if merged:
         groups.append((DEVICE_LABEL, merged))
-    seconds = run_s, step_s, _device_seconds(summary)
+    seconds = in_run_s, in_step_s, _device_seconds(summary)
     parts = [
         LedgerPart(keys, label, *(sum(x.get(key, 0.0) for key in keys) for x in seconds))
         for label, keys in groups
     ]
-    missing_s = summary.ledger.wall_s - sum(run_s.values())
-    if is_known(missing_s) and run_s and missing_s > FOLD_BELOW_SHARE * summary.ledger.wall_s:
+    missing_s = summary.ledger.wall_s - sum(in_run_s.values())
+    if is_known(missing_s) and in_run_s and missing_s > FOLD_BELOW_SHARE * summary.ledger.wall_s:
         parts.append(LedgerPart((), "not accounted for", missing_s, 0.0))
     return sorted(parts, key=lambda part: -part.seconds)
 

@@ -270,7 +270,7 @@ def configuration(loader: Loader) -> list[str]:
 def totals(loader: Loader) -> list[str]:
     """Returns what it did over the run: passes, batches, and what they took of training."""
     return [
-        f"initialised {counted(loader.passes, 'time')}",
+        f"initialised {counted(loader.starts, 'time')}",
         f"{counted(loader.iterations, 'batch', 'batches')} taken",
         f"waits after the first batch {seconds(loader.wait_total_s)}",
         f"ends of passes {seconds(loader.end_s)}",

@@ -167,6 +167,32 @@ def test_epochs_and_iterations_of_several_loaders(tmp_path, loop, epochs, iterat
         assert [(x.index, x.steps) for x in summary.epochs] == list(enumerate(steps))
 
 
+@pytest.mark.parametrize(
+    ("datasets", "epochs"), [((7, 7), 6), ((7, 8), 3), ((0, 0), 3)], ids=["one", "two", "unknown"]
+)
+def test_epochs_with_and_without_workers_are_epochs(tmp_path, datasets, epochs):
+    run = FakeRun()
+    loaders = run.loader(10, num_workers=2), run.loader(20, num_workers=0)
+    optimizer = run.optimizer()
+    for loader, dataset in zip(loaders, datasets, strict=True):
+        run.passes_time(US)
+        run.mark(Kind.LOADER_BUILT, site=loader, value=dataset)
+    for _ in range(3):
+        for loader in loaders:
+            run.train_pass(loader, optimizer, 4)
+    summary = run.summary(tmp_path)
+    assert summary.training.epochs == epochs
+    assert [epoch.steps for epoch in summary.epochs] == [4] * epochs
+
+
+def test_iterators_that_give_no_batch_are_starts_but_no_passes(tmp_path):
+    """Lightning's reload creates two for each epoch."""
+    (row,) = Loop().play("i1 3( n1 l ) 3( i1 i1 3( n1 l ) )").run.summary(tmp_path).loaders
+    assert (row.passes, row.starts, row.init_s.n) == (4, 7, 7)
+    (unused,) = Loop().play("i1 2( l )").run.summary(tmp_path / "unused").loaders
+    assert (unused.passes, unused.starts) == (1, 1)
+
+
 def test_a_part_is_an_epoch_of_a_phase(tmp_path):
     run = Loop().play("2( i1 5( n1 l ) s1 ) 3( i2 2( n2 l ) s2 )").run
     third = run.summary(tmp_path, epoch=2)

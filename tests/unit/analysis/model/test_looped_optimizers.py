@@ -68,6 +68,29 @@ def train(tmp_path, *, clip_ns, own_ns, fusable_ns):
     return run.summary(tmp_path).findings
 
 
+def test_calls_of_step_and_groups_of_parameters_are_counted(tmp_path):
+    """Of three optimizers that a line builds, two are recorded; a fourth steps in backward."""
+    run = FakeRun()
+    loader = run.loader()
+    adams = [run.optimizer(f"AdamW#{number}") for number in range(4)]
+    update = {"class": "AdamW", "tensors": 5, "groups": 4, "settings": 2, "built": run.site(60)}
+    for adam in adams[:2]:
+        note = {"torch_threads": 1, "optimizer": adam, "update": {**update, "is_torchs": True}}
+        run.text(Topic.ENVIRONMENT, note)
+    run.iterate(loader)
+    for _ in range(80):
+        run.next(loader, 10 * US)
+        run.forward()
+        with run.span(Kind.BACKWARD):
+            run.update(adams[3], MS)
+        for adam in adams[:3]:
+            run.update(adam, 2 * MS)
+    run.stop(loader)
+    [used] = run.summary(tmp_path).optimizers
+    assert (used.site, used.tensors, used.groups, used.settings) == ("train.py:60", 5, 4, 2)
+    assert (used.calls, used.spent_s) == (3 * 80, pytest.approx(80 * 7e-3))
+
+
 def test_an_optimizer_is_not_blamed_for_anothers_time_nor_for_clipping(tmp_path):
     assert train(tmp_path, clip_ns=900 * US, own_ns=2 * MS, fusable_ns=(50 * US,)) == []
 

@@ -75,8 +75,8 @@ def test_a_main_process_that_is_kept_from_the_cores_is_bound_by_them(cores: floa
     [
         (inputs(wait_s=0.049), True),
         (inputs(wait_s=0.051), False),  # of another pace than was measured
-        (inputs(batches=20), True),
-        (inputs(batches=19), False),
+        (inputs(batches=6), True),
+        (inputs(batches=5), False),
         (None, False),
     ],
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from support.events import LEARNS, MS, US, FakeRun
 
+from trainprof.analysis.summary.code import ImportTime, OutsideLine, OutsideLoop
+from trainprof.findings.verdict import _first_of_startup
 from trainprof.record.schema import Kind, SyncFlag, Topic, TransferFlag
 
 
@@ -115,14 +117,28 @@ def test_headlines_are_the_golden_ones(tmp_path, golden):
         # Start-up is named in long runs where it is most.
         ({"startup": 70_000_000}, "startup", "highly"),
         ({"startup": 50_000_000}, "compute", "not"),
-        # Less than twenty steady steps are not enough.
-        ({"wait": 5000, "steps": 20}, "unknown", None),
-        ({"wait": 5000, "steps": 21}, "data", "highly"),
+        # Fewer than six steady steps are not enough.
+        ({"wait": 5000, "steps": 6}, "unknown", None),
+        ({"wait": 5000, "steps": 7}, "data", "highly"),
     ],
 )
 def test_the_largest_part_is_named(tmp_path, parts, bottleneck, level):
     verdict = loop(tmp_path, **parts).verdict
     assert (verdict.bottleneck, verdict.level) == (bottleneck, level)
+
+
+@pytest.mark.parametrize(
+    ("line_s", "torch_s", "words", "site"),
+    [
+        (8.1, 3.0, ": 8.1 s at train.py:24", "train.py:24"),
+        (2.0, 3.0, ": 3.0 s importing torch", "train.py:3"),
+        (0.0, 0.0, "", None),
+    ],
+)
+def test_startup_is_named_with_its_first_place(line_s, torch_s, words, site):
+    lines = [OutsideLine("train.py:24", "index", line_s)] if line_s else []
+    imports = [ImportTime("torch", "train.py:3", torch_s)] if torch_s else []
+    assert _first_of_startup(OutsideLoop(lines, imports)) == (words, site)
 
 
 TRAINING = [(20, "train"), (90, "main")]

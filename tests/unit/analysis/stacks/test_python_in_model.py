@@ -91,6 +91,49 @@ def test_python_in_the_forward_has_its_share_and_line(
     assert summary.verdict.bottleneck == "compute"
 
 
+def train_with_hook(run: FakeRun, tmp_path: Path, *, seen_in_it: int) -> RunSummary:
+    """Steps of 20 ms of backward, half of it a hook; most samples are let through as it ends.
+
+    Args:
+        seen_in_it: In how many of the first steps the hook was made to release the GIL.
+    """
+    run.text(Topic.ENVIRONMENT, {"backward_code": {"sites": [run.site(29, "/work/hooks.py")]}})
+    loader, optimizer = run.loader(), run.optimizer()
+    call = stack(run, (51, "train"))
+    frames = [
+        run.text(Topic.SITE, ["hooks.py", 31, "clip"]),
+        run.text(Topic.SITE, ["train.py", 51, "train"]),
+    ]
+    hook = run.text(Topic.STACK, frames)
+    run.iterate(loader)
+    for step in range(STEPS):
+        run.next(loader, MS)
+        run.forward(5 * MS)
+        with run.span(Kind.BACKWARD):
+            run.passes_time(5 * MS)
+            sample(run, call)
+            run.passes_time(10 * MS)
+            is_seen = step < seen_in_it
+            known = StackFlag.KNOWN if is_seen else 0
+            sample(run, hook if is_seen else call, late=5 * MS, held_ns=5 * MS, flags=known)
+            run.passes_time(5 * MS)
+        run.update(optimizer)
+    run.stop(loader)
+    return run.summary(tmp_path)
+
+
+@pytest.mark.parametrize(("seen_in_it", "site"), [(10, "hooks.py:31"), (0, "hooks.py:29")])
+def test_python_that_backward_calls_is_not_at_the_line_of_the_call(
+    tmp_path: Path, seen_in_it: int, site: str
+) -> None:
+    """Its own line where samples met it, else where the only function begins that may be it."""
+    summary = train_with_hook(FakeRun(), tmp_path, seen_in_it=seen_in_it)
+    python, [finding] = summary.python_in_model, summary.findings
+    assert python.seconds["backward"] == pytest.approx(0.5 * STEPS * 0.020, rel=0.05)
+    assert python.called_by_backward == (seen_in_it == 0)
+    assert (python.behind, finding.id, finding.site) == (None, "python_in_model", site)
+
+
 @pytest.mark.parametrize(
     "healthy",
     [

@@ -24,6 +24,17 @@ LOOPS = {
     "zipped": "TT 12 12 2 0: 2( i1 i2 6( n1 n2 l ) s1 )",
     "epochs of a batch each": "TE 5 5 5 5: 5( i1 n1 l s1 [ i2 n2 f0 s2 ] )",
     "accuracy on the training set": "T 12 12 3 12: 3( i1 4( n1 l ) s1 [ i1 4( n1 fg ) s1 ] )",
+    "so, of some batches": "T 12 12 3 9: 3( i1 4( n1 l ) s1 [ i1 2( n1 f0 ) n1 ] )",
+    "so, by a count": "T 12 12 3 6: 3( i1 4( n1 l ) s1 [ i1 2( n1 f0 ) ] )",
+    "so, in training mode": "T 12 12 3 9: 3( i1 4( n1 l ) s1 [ i1 3( n1 ft ) ] )",
+    "so, with gradients": "T 12 12 3 9: 3( i1 4( n1 l ) s1 [ i1 2( n1 fg ) n1 ] )",
+    "so, inside an epoch": (
+        "T 20 20 2 12: 2( i1 4( n1 l ) 2( [ i1 2( n1 f0 ) n1 ] r1 3( n1 l ) ) s1 )"
+    ),
+    "so, to its end": "T 8 8 1 8: i1 6( n1 l ) [ i1 8( n1 f0 ) s1 ] r1 2( n1 l ) s1",
+    "so, before its last batch": ("T 12 12 3 6: 3( i1 3( n1 l ) [ i1 2( n1 f0 ) ] r1 n1 l s1 )"),
+    "a batch for the model's shapes": "T 12 12 3 0: i1 n1 f0 3( i1 4( n1 l ) s1 )",
+    "cut off ahead of a backward": "T 8 10 3 0: 2( i1 4( n1 l ) s1 ) i1 n1 f n1",
     "a loss of all batches, learnt from later": "T: 3( i1 4( n1 l ) s1 i1 4( n1 f ) s1 )",
     "a model that trains in evaluation mode": (
         "T 12 12 3 0: 3( i1 4( n1 fg b u ) s1 i1 4( n1 fg ) s1 )"
@@ -46,6 +57,7 @@ LOOPS = {
     "evaluation that looks ahead": (
         "TE 6 6 2 3: i1 3( n1 l ) s1 [ i2 n2 2( n2 f0 ) s2 f0 ] i1 3( n1 l ) s1"
     ),
+    "of one batch that looks ahead": "TE 6 6 2 2: 2( i1 3( n1 l ) s1 [ i2 n2 s2 f0 ] )",
     "evaluation of a whole tensor": "T 12 12 3 0: 3( i1 4( n1 l ) s1 [ f0 + f0 ] )",
     "estimate_loss without a loader": ". 9 9 0 0: 3( [ f0 + f0 ] 3( l ) )",
     "a rollout, the model in training mode": ". 9 9 0 0: 3( ft 3( l ) )",
@@ -82,6 +94,19 @@ def test_epochs_and_evaluations_are_listed_in_order(tmp_path):
     [epoch] = run.summary(tmp_path / "endless").epochs
     assert epoch.steps == 50
     assert epoch.seconds == pytest.approx((run.now - run.start) / 1e9)
+
+
+def test_an_epoch_with_evaluations_inside_ends_as_it_does(tmp_path):
+    """The last one comes behind its last batch: its end is no batch of either iterator."""
+    inside = "i1 3( n1 l ) [ i1 2( n1 f0 ) ] r1 3( n1 l ) [ i1 2( n1 f0 ) ] r1 s1"
+    played = Loop().play(f"2( {inside} )")
+    summary = played.run.summary(tmp_path)
+    training = [epoch for epoch in summary.epochs if epoch.stage == "training"]
+    assert [(epoch.iterations, epoch.steps) for epoch in training] == [(6, 6)] * 2
+    assert sum(epoch.seconds for epoch in training) * 1e9 == pytest.approx(
+        played.run.now - played.run.start
+    )
+    assert summary.loaders[0].ended_batches == [6, 6]
 
 
 def test_inference_only(tmp_path):

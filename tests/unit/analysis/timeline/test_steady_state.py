@@ -36,6 +36,8 @@ def steady(wall, border=(), buffered=(), cycle=1):
         pytest.param([1000] * 60 + [10] * 40, [], 1, 25, id="in the second half"),
         pytest.param([900, 800, 700, *[100] * 60], [0], 3, 3, id="past borders"),
         pytest.param([900, *[100] * 60], [0], 1, 1, id="at a border"),
+        pytest.param([900, 300, *[100] * 8], [0], 2, 2, id="of few steps"),
+        pytest.param([900, 800, 700, *[100] * 5], [], 2, 2, id="six are left"),
     ],
 )
 def test_warm_up(wall, border, least, most):
@@ -54,13 +56,20 @@ def test_warm_up(wall, border, least, most):
         # Whole cycles of workers, but not at the price of a verdict.
         (48, [], [], 4, 44),
         (22, [], [], 8, 21),
+        # Of few steps the first is enough of a warm-up, and each rule leaves six.
+        (7, [], [], 1, 6),
+        (12, [0, 6], range(5), 1, 6),
+        (12, [0, 6], range(6), 1, 10),
+        (9, [0, 3, 6], [], 1, 6),
+        (8, [0, 3, 6], [], 1, 7),
+        (11, [], [], 4, 8),
     ],
 )
 def test_what_is_left_out_of_even_steps(count, border, buffered, cycle, kept):
     mask = steady([100] * count, border, buffered, cycle).mask
     assert mask.sum() == kept
     if cycle == 4:
-        assert not mask[-3:].any()
+        assert not mask[-((count - 1) % 4) :].any()
     if count == 100:
         assert not mask[50:58].any()
 
@@ -97,11 +106,11 @@ def test_steady_figures_leave_evaluation_out(tmp_path):
     assert summary.outliers == []
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 5, 19])
+@pytest.mark.parametrize("steps", [1, 2, 3, 5, 6])
 def test_a_short_run_has_figures_and_no_verdict(tmp_path, steps):
     summary = Loop().play(f"i1 {steps}( n1 l ) s1").run.summary(tmp_path)
     assert summary.training.steps == steps
-    assert 1 <= summary.training.steady_steps < 20
+    assert 1 <= summary.training.steady_steps < MIN_STEADY_STEPS
     assert summary.verdict.bottleneck == "unknown"
 
 

@@ -84,6 +84,12 @@ def short_of_cores() -> Planted:
     )
 
 
+def bound(planted: Planted) -> RunContext:
+    """The script bound itself to one core."""
+    cpu = {"cores_usable": 1.0, "core_numbers": [0], "cores_launched_on": 2}
+    return case_of(planted, system=summaries.system(cpu=cpu))
+
+
 FULL = Planted(workers=2, fetch_s=0.08, running=1.0, compute_s=0.01, cores=2)
 LINE = hot_line("making batches")
 ONE_CORE = Planted(fetch_s=0.03, running=1.0, compute_s=0.03, cores=1)
@@ -96,6 +102,7 @@ test_saturated_cpu = reports(
     {
         "its line": row(FULL.having(hot_lines=[LINE]), "data.py:12", high=(3.0, 20.0), **MOST),
         "one core, no workers": row(ONE_CORE, high=(1.5, 20.0), **MOST),
+        "bound to one core": row(bound(ONE_CORE), high=(1.5, 20.0), **MOST),
         # Without running nobody waits for a core: nothing is left of making batches.
         "long waits for a core": row(short_of_cores(), high=(6.0, 90.0), **MOST),
         "twice as long beside workers": row(beside(), **TWICE),

@@ -19,10 +19,12 @@ from support.findings import (
     with_slow_starts,
 )
 
+from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
 from trainprof.findings.diagnose import diagnose
 from trainprof.findings.gain import FASTER_REST
+from trainprof.findings.run_context import RunContext
 
 KEPT = {"persistent_workers": True}
 WITHOUT = {"num_workers": 0}
@@ -32,6 +34,11 @@ def restarted(start_s: float = 0.1, fetch_s: float = 0.004, **loader: Any) -> Pl
     """Two workers that take 100 ms to start in each of ten epochs."""
     planted = Planted(workers=2, fetch_s=fetch_s, compute_s=0.01, passes=10, start_s=start_s)
     return planted.having(**loader)
+
+
+def reloaded(planted: Planted) -> RunContext:
+    """Lightning's Trainer builds its loader again for each epoch."""
+    return case_of(planted, torch=TorchSettings(reloads_loaders=True))
 
 
 def begun(*starts_s: float, **loader: Any) -> Planted:
@@ -83,6 +90,17 @@ test_worker_restart = reports(
         # Started again for each epoch.
         "restarts": row(restarted(), change=KEPT, **A_LATER),
         "built for each": row(restarted(built=10), change={}, **A_LATER),
+        "reloaded": row(reloaded(restarted(built=10)), change={}, **A_LATER),
+        "reloaded, persistent workers": row(
+            reloaded(restarted(built=10, persistent_workers=True)), change={}, **A_LATER
+        ),
+        # Of 19 iterators, each of which takes 100 ms, 10 are used: so long do those wait, too.
+        "reloaded, with two iterators each": row(
+            reloaded(restarted(built=10, init_s=summaries.statistics(0.1, n=19))),
+            change={},
+            saved_s=18 * 0.1 + 9 * 0.1,
+            rel=0.12,
+        ),
         "folds": row(restarted(built=5), change=KEPT, saved_s=0.5, rel=0.12),
         "what persistent workers would not see": row(restarted(**LEVEL), change={}, **A_LATER),
         "epochs that overlap": row(restarted(fetch_s=0.02, overlaps=True), change={}),
@@ -96,6 +114,32 @@ test_worker_restart = reports(
         "a later epoch": row(begun(0.01, 4.0, 0.01), change={}, saved_s=4.0, rel=0.12),
         # What comes once.
         "a late first batch": row(opened_late(), change={}, saved_s=8.0, comes_once=True),
+        "a line ahead of the first batch": row(
+            with_summary(case_of(begun(8.0)), part_lines=[at_line()]),
+            "data.py:36",
+            change={},
+            saved_s=8.0,
+            comes_once=True,
+        ),
+        "a sampler ahead of workers": row(
+            with_summary(
+                case_of(opened_late()),
+                part_lines=[at_line("loader_start"), at_line("data_wait", "train.py:50")],
+            ),
+            "data.py:36",
+            change={},
+            saved_s=8.0,
+            comes_once=True,
+        ),
+        "workers that training waits for": row(
+            with_summary(
+                case_of(opened_late()),
+                part_lines=[at_line(x, "train.py:50") for x in ("first_batch", "data_wait")],
+            ),
+            change={},
+            saved_s=8.0,
+            comes_once=True,
+        ),
         "a late stream": row(begun(8.0, **STREAM), change={}, saved_s=8.0, comes_once=True),
         # Workers that cost more than they save: two and a half times by the model, and more, as
         # what sends batches beside it goes, too.

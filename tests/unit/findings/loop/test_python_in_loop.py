@@ -15,10 +15,6 @@ from trainprof.analysis.timeline.checkpoints import Checkpoints
 from trainprof.findings.run_context import RunContext
 
 BEFORE, AFTER = "between forward and backward", "after the update"
-CLOSURE = "in the closure that optimizer.step calls"
-LOSS = {"torch_share": 0.95, "loss_share": 0.95, "seconds": 1.9}
-SOME_LOSS = {**LOSS, "share": 0.6, "seconds": 1.2}
-METRIC = HotLine("other", "metrics.py:7", "rank", ["train.py:52"], 60, 0.36, 0.72, line_share=0.36)
 
 
 def with_python(
@@ -67,10 +63,8 @@ def quick(own_us: float) -> RunContext:
 
 
 BUSY = Planted(workers=2, fetch_s=0.04, running=1.0, compute_s=0.019, cores=3)
-IN_A_CLOSURE = {"loss_in_loop_s": 1.2, "loss_by_place": {CLOSURE: 1.2}}
 ALL = {"python_s": 1.98, "saved_s": 1.98, "is_at_most": True}
 SOME = {"python_s": 0.78, "saved_s": 0.78, "rel": 0.03}
-BESIDE_LOSS = with_python(SOME_LOSS, also=(METRIC,), loss_in_loop_s=1.2)
 AVERAGE = with_python({"torch_share": 0.9}, loss_in_loop_s=0.0)
 CALL = "matplotlib.figure (Figure.savefig)"
 THREE = {"line_share": 0.4, "other_lines": {"data.py:13": 0.3, "data.py:14": 0.2}}
@@ -93,9 +87,7 @@ test_python_in_loop = reports(
         "only where it ends": row(with_python({"is_end": True}), None, **ALL),
         "a wait": row(with_python({"waits_share": 0.9}), "data.py:12", **ALL),
         "some comes once": row(with_python({}, once_in_loop_s=1.2), "data.py:12", **SOME),
-        "a metric beside a loss": row(BESIDE_LOSS, "metrics.py:7", **SOME, line_share=0.93),
         "average": row(AVERAGE, "data.py:12", **ALL),
-        "a loss in a closure": row(with_python({}, **IN_A_CLOSURE), "data.py:12", **SOME),
         "7 %, certain": row(A_LITTLE, "data.py:12", saved_s=(0.16, 0.2)),
         # Forward and what follows may be one line of a loop of the user's own.
         "forward's line too": row(FORWARD_TOO, None, saved_s=0.98, library_at=None),
@@ -110,7 +102,6 @@ test_no_python_to_change = is_silent(
     "python_in_loop",
     {
         "nearly all comes once": with_python({}, once_in_loop_s=1.9),
-        "a loss": with_python(LOSS, loss_in_loop_s=1.9, places={BEFORE: 2.0}),
         "may be a loss": with_python({"is_likely": True}, places={BEFORE: 1.9}),
         "7 %, not one line": with_python({"line_share": 0.5}, 0.2),
         "a little": healthy(parts={"other": 0.15}),

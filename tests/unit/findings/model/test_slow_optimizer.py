@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.cases import healthy, on_device
+from support.cases import STEPS, healthy, on_device
 from support.findings import Row, is_silent, reports, row
 
 from trainprof.analysis.model.torch_settings import (
@@ -16,6 +16,7 @@ from trainprof.analysis.model.torch_settings import (
     torch_settings,
 )
 from trainprof.analysis.run.metadata import Metadata
+from trainprof.analysis.summary.code import OptimizerUse
 from trainprof.analysis.summary.finding import OPTIMIZER_BUILDERS, OTHER_OPTIMIZERS
 from trainprof.findings.run_context import RunContext
 from trainprof.record.schema import Topic
@@ -50,6 +51,16 @@ def saving(
     return row(context, site, rel=0.05, **{"change": FUSED, **ends, **fields})
 
 
+def in_groups(
+    *, default_s: float = 0.0, name: str = "AdamW", is_torchs: bool = True, **use: Any
+) -> RunContext:
+    """120 parameters in as many groups with the same settings; `default_s`: that could be fused."""
+    changes = {"tensors": 120, "groups": 120, "settings": 1, "calls": STEPS, "spent_s": 1.0, **use}
+    used = OptimizerUse(name, "train.py:60", is_torchs=is_torchs, **changes)
+    looped = [loops(groups=changes["groups"], spent_s=default_s)] if default_s else []
+    return with_optimizers(*looped, used=[used])
+
+
 def lion(spent_s: float = 1.0, tensors: int = 60) -> OwnOptimizer:
     return OwnOptimizer("Lion", tensors, "lion.py:9", spent_s)
 
@@ -65,6 +76,8 @@ SET_TO_LOOP, SET_BY_TRAINER = (
     on_device(with_optimizers(loops(is_told_to=True, built_by=built_by)), launch_s=1.0)
     for built_by in (None, "transformers")
 )
+
+GROUPS_ON_DEVICE = on_device(in_groups(), launch_s=1.0)
 
 test_slow_optimizer = reports(
     "slow_optimizer",
@@ -87,6 +100,22 @@ test_slow_optimizer = reports(
         ),
         "a package builds one of two": saving(0.4, 0.9, TWO_BUILDERS),
         "Lightning refuses it with clipping": saving(0.4, 0.9, LIGHTNING, change={}),
+        "a group for each parameter": saving(
+            0.4, 0.9, in_groups(default_s=1.0), change={}, groups=120, calls_each_step=1.0
+        ),
+        "that are fused": saving(0.4, 0.9, in_groups(), change={}),
+        "30 settings": saving(0.3, 0.675, in_groups(settings=30), change={}),
+        "an optimizer for each parameter": saving(
+            0.4,
+            0.9,
+            in_groups(tensors=1, groups=1, calls=120 * STEPS),
+            change={},
+            groups=120,
+            calls_each_step=120.0,
+        ),
+        # Each group has its own rate: fused, each takes its own time.
+        "in 60 groups": saving(0.2, 0.45, in_groups(groups=60, settings=60, default_s=1.0)),
+        "groups on a device": row(GROUPS_ON_DEVICE, "train.py:60", change={}, is_only=False),
         "the script's own": row(
             with_optimizers(own=(lion(),)),
             "lion.py:9",
@@ -109,6 +138,11 @@ test_an_optimizer_that_is_left_alone = is_silent(
         "clipping takes the time": with_optimizers(loops("Adam", 9, 6, 0.2)),
         "own: others take the time": with_optimizers(own=(lion(0.1),)),
         "own: few parameters": with_optimizers(own=(lion(tensors=4),)),
+        "groups: each has its own rate": in_groups(settings=120, default_s=1.0),
+        "groups: few": in_groups(tensors=40, groups=9),
+        "groups: large": in_groups(groups=20),
+        "groups: little time": in_groups(spent_s=0.2),
+        "groups: not torch's": in_groups(is_torchs=False),
         "own: large ones": with_optimizers(own=(lion(3.0, 12),), spent_s=3.0),
     },
 )

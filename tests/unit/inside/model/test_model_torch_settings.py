@@ -124,6 +124,28 @@ def test_which_optimizers_could_be_fused(
     assert len(noted("torch_threads")) == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ([{}, {}, {}], 1),
+        ([{}, {"lr": 0.2}, {}], 2),
+        ([{"betas": (0.9, 0.99)}, {"betas": (0.9, 0.99)}, {"betas": (0.8, 0.99)}], 2),
+        ([{}, {"lr": torch.tensor(0.1)}, {"lr": torch.tensor(0.1)}], 3),  # as they may change
+    ],
+)
+def test_groups_of_parameters_are_counted_by_their_settings(
+    noted: Noted, options: list[dict[str, Any]], settings: int
+) -> None:
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in options]
+    groups = [{"params": [x], **own} for x, own in zip(parameters, options, strict=True)]
+    optimizer = AdamW(groups, lr=0.1, foreach=False)
+    torch.stack(parameters).sum().backward()
+    optimizer.step()
+    [note] = noted("update")
+    assert (note["tensors"], note["groups"], note["settings"]) == (3, 3, settings)
+    assert (note["class"], note["is_torchs"]) == ("AdamW", True)
+
+
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
 @pytest.mark.parametrize("is_sparse", [True, False])
 def test_sparse_gradients_cannot_be_fused(noted: Noted, is_sparse: bool) -> None:
@@ -324,6 +346,75 @@ def test_lines_that_make_a_model_double_and_texts_that_may_need_it(
     [numerics] = noted("numerics")
     assert [line_of(recorder, site)[1] for site in numerics["sites"]] == lines
     assert noted("decomposes_in_float64") == [decomposes]
+
+
+def linear(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(x, torch.nn.Parameter(torch.ones(4, 4).to(x.device)))
+
+
+def attended(x: torch.Tensor) -> torch.Tensor:
+    return torch.bmm(torch.nn.functional.softmax(torch.bmm(x, x), -1), x)
+
+
+def convolved(x: torch.Tensor) -> torch.Tensor:
+    weight = torch.nn.Parameter(torch.ones(4, 4, 1, 1).to(x.device))
+    return torch.nn.functional.conv2d(x.reshape(1, 4, 2, -1), weight)
+
+
+def mixed(x: torch.Tensor) -> torch.Tensor:
+    return linear(x.bfloat16().float()) + torch.mm(x.bfloat16(), x.bfloat16()).float()
+
+
+def checkpointed(x: torch.Tensor) -> torch.Tensor:
+    return torch.utils.checkpoint.checkpoint(linear, x, use_reentrant=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "counts"),
+    [
+        (linear, (4, 4), {"matmuls": 1}),
+        (lambda x: linear(linear(x).relu()), (4, 4), {"matmuls": 2}),
+        (attended, (2, 4, 4), {"matmuls": 2}),
+        (convolved, (4, 4), {"convolutions": 1, "convolutions_2d": 1}),
+        (mixed, (4, 4), {"matmuls": 2, "lower": 1}),
+        (checkpointed, (4, 4), {"opaque": 1}),
+        (lambda x: x * x + x.sigmoid(), (4, 4), {}),
+    ],
+)
+def test_how_products_are_computed_on_a_device(
+    noted: Noted, model: Callable[..., Any], shape: tuple[int, ...], counts: dict[str, int]
+) -> None:
+    parameter = torch.nn.Parameter(torch.empty(shape, device="meta"))
+    train = SGD([parameter], lr=0.1)
+    for _ in range(3):
+        loss = model(parameter).sum()
+        loss.backward()
+        train.step()
+    [operators] = noted("operators")
+    assert {key: x for key, x in operators.items() if x and key != "mixes"} == counts
+
+
+def test_nothing_is_asked_of_products_on_a_cpu(noted: Noted) -> None:
+    parameter = torch.nn.Parameter(torch.ones(4, 4))
+    train = SGD([parameter], lr=0.1)
+    for _ in range(3):
+        linear(parameter).sum().backward()
+        train.step()
+    assert noted("operators") == []
+    assert "capability" not in noted("numerics")[0]
+
+
+@pytest.mark.parametrize("hip", [None, "6.0"])
+def test_what_a_device_can_compute(
+    noted: Noted, monkeypatch: pytest.MonkeyPatch, hip: str | None
+) -> None:
+    monkeypatch.setattr(torch.version, "hip", hip)
+    device = SimpleNamespace(get_device_capability=lambda index: (8, 0))
+    monkeypatch.setattr(torch, "meta", device, raising=False)
+    SGD([torch.nn.Parameter(torch.empty(2, device="meta"))], lr=0.1).step()
+    [numerics] = noted("numerics")
+    assert numerics["capability"] == (None if hip else [8, 0])
+    assert numerics["convolutions_tf32"] is torch.backends.cudnn.allow_tf32
 
 
 class Doubled(torch.autograd.Function):

@@ -221,6 +221,33 @@ def test_the_package_that_builds_a_loader_is_told_beside_the_users_line(watched:
     assert [note["is_taken_over"] for note in notes] == [False, True, False, True, False]
 
 
+LOOP = """
+def on_advance_start(build):
+    return next(iter(build()))
+def run(build):
+    return next(iter(build()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "is_noted"),
+    [
+        ("lightning/pytorch/loops", "on_advance_start", True),
+        ("pytorch_lightning/loops", "on_advance_start", True),
+        ("lightning/pytorch/loops", "run", False),
+        ("planted_trainer", "on_advance_start", False),
+    ],
+)
+def test_a_library_that_builds_loaders_again_for_later_epochs_is_noted(
+    watched: Recorder, package: str, name: str, is_noted: bool
+) -> None:
+    loop = installed(f"{package}/fit_loop.py", LOOP)[name]
+    for _ in range(2):
+        loop(lambda: DataLoader(Numbers()))
+    notes = watched.read().notes(Topic.ENVIRONMENT)
+    assert ({"reloads_loaders": True} in notes) is is_noted
+
+
 def pad(samples: list[Any], width: int = 8) -> list[Any]:
     return samples
 

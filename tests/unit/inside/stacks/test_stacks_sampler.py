@@ -333,7 +333,7 @@ def test_a_forked_child_is_not_sampled_and_its_parent_still_is(recorder: Recorde
     probe = start(recorder)
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if probe._stop is None else 1)
+        os._exit(0 if probe._thread._stop is None else 1)
     assert os.waitpid(pid, 0)[1] == 0
     work_until(probe, probe._samples + 3)
 

@@ -109,6 +109,85 @@ def test_cudnns_search(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, is_t
     assert why in trial_note(recorder)["refused"]["cudnn_benchmark"]
 
 
+# Autocast and memory formats
+
+DEVICE = "xpu"  # of which torch has autocast without a device
+
+
+def type_of_a_product() -> torch.dtype:
+    """Returns the type that autocast gives matmuls on the device, float32 outside of it."""
+    is_on = torch.is_autocast_enabled(DEVICE)
+    return torch.get_autocast_dtype(DEVICE) if is_on else torch.float32
+
+
+@pytest.mark.parametrize("asked", ["bfloat16", "float16"])
+def test_autocast_that_is_off_is_turned_on(recorder: Recorder, asked: str) -> None:
+    start_trial(recorder, settings={"autocast": asked})
+    wanted = getattr(torch, asked)
+    for off in (
+        torch.autocast(DEVICE, enabled=False),
+        torch.autocast(DEVICE, torch.float16, False),
+        torch.autocast(device_type=DEVICE, enabled=False, cache_enabled=False),
+    ):
+        with off:
+            assert type_of_a_product() is wanted
+            with torch.autocast(DEVICE, enabled=False):  # in float32 on purpose
+                assert type_of_a_product() is torch.float32
+    with torch.autocast("cpu", enabled=False):
+        assert not torch.is_autocast_enabled("cpu")
+    # Small gradients of float16 are lost without.
+    assert torch.amp.GradScaler("cpu", enabled=False).is_enabled() is (asked == "float16")
+    assert trial_note(recorder)["applied"] == {"autocast": asked}
+    assert (trial_note(recorder)["refused"], faults(recorder)) == ({}, [])
+
+
+def test_an_error_of_autocast_looks_the_same(same_with_us: Callable[..., Any]) -> None:
+    trial = TrialOptions(settings={"autocast": "bfloat16"}).to_json()
+    for wrong in (lambda: torch.autocast(3), lambda: torch.autocast()):
+        assert same_with_us(wrong, *default_probes(trial))[0] == "raised"
+
+
+def test_channels_last_weights_make_channels_last_pictures(recorder: Recorder) -> None:
+    start_trial(recorder, settings={"channels_last": True})
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.LazyLinear(2)
+    )
+    pictures = torch.randn(2, 3, 8, 8)
+    before = model(pictures)
+    weights = {name: value.tolist() for name, value in model.state_dict().items()}
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    assert model[0](pictures).is_contiguous(memory_format=torch.channels_last)
+    assert {name: value.tolist() for name, value in model.state_dict().items()} == weights
+    torch.testing.assert_close(model(pictures), before)
+    model(pictures).sum().backward()
+    optimizer.step()
+    assert trial_note(recorder)["applied"] == {"channels_last": True}
+    assert (trial_note(recorder)["refused"], faults(recorder)) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("asked", "model", "why"),
+    [
+        ("channels_last", torch.nn.Linear(2, 2), "four dimensions"),
+        (
+            "channels_last",
+            torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last),
+            "have that format already",
+        ),
+        ("autocast", torch.nn.Linear(2, 2), "no autocast"),
+    ],
+)
+def test_where_precision_and_format_have_nothing_to_change(
+    recorder: Recorder, asked: str, model: torch.nn.Module, why: str
+) -> None:
+    start_trial(recorder, settings={asked: "bfloat16" if asked == "autocast" else True})
+    SGD(model.parameters(), lr=0.1)
+    end_of_process(recorder)
+    assert trial_note(recorder)["applied"] == {}
+    assert why in trial_note(recorder)["refused"][asked]
+
+
 # Optimizers
 
 

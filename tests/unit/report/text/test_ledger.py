@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import summaries
 
+from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.device import Device
 from trainprof.analysis.summary.run import LEDGER_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
@@ -113,6 +114,24 @@ def test_what_python_collects_at_its_start_and_end_is_no_steps(in_a_step_s, is_e
     training = replace(summary.training, steps=steps, per_step_s=per_step)
     labels = labels_of(replace(summary, ledger=ledger, training=training))
     assert ("gc outside of steps" in labels) is is_elsewhere
+
+
+@pytest.mark.parametrize(
+    ("site", "of_it", "label"),
+    [
+        ("train.py:50", 1.0, "loss at train.py:50"),
+        ("losses/train.py:50", 0.6, "loss at train.py:50"),
+        ("train.py:50", 0.4, "loss"),  # most of it has a module
+        (f"{'long' * 8}.py:50", 1.0, "loss"),
+    ],
+)
+def test_a_loss_that_is_no_module_has_its_line(site, of_it, label):
+    summary = summaries.slow_loader()
+    ledger = replace(summary.ledger, seconds={**summary.ledger.seconds, "loss": 9.0})
+    line = HotLine("loss", site, "train", [], 90, 0.9, 8.1)
+    lines = {"part_lines": [line], "loss_in_loop_s": of_it * 9.0}
+    labels = labels_of(replace(summary, ledger=ledger, **lines))
+    assert [x for x in labels if x.startswith("loss")] == [label]
 
 
 def test_the_row_that_the_page_speaks_of_is_not_folded_for_want_of_room():

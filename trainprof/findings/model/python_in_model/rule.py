@@ -19,8 +19,9 @@ anomaly detection, which itself puts down the Python stack of each operator. On 
 costs nothing while the device still has work queued: there only that counts in which it waits for
 the host to give out work. NumPy on large arrays that the user's code calls itself lets others run,
 and looks like torch's operators: it is not counted. Where looks come late, the operator behind such
-code is told instead of its line. Where another thread of the script's runs Python code now and
-then, nothing is said: it may be that.
+code is told instead of its line; in backward, the functions of yours that it calls (hooks of
+tensors and modules, custom autograd Functions). Where another thread of the script's runs Python
+code now and then, nothing is said: it may be that.
 
 What to do: look at the named line. What depends on the data alone belongs into the dataset, where
 it is made once, or by workers beside training; the rest may do with torch's operators on whole
@@ -37,6 +38,7 @@ from trainprof.analysis.summary.code import ElementReads
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import plain_finding, python_gain, sampled_gain
+from trainprof.findings.model.python_in_model.probe import BackwardCodeNote
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import caller, place, span, takes_of_it
@@ -89,6 +91,9 @@ def _by_looks(context: RunContext) -> Finding | None:
     gain = sampled_gain(context, spent_s, known.held, known.looks)
     if gain is None:
         return None
+    note = context.notes.last(BackwardCodeNote) if known.called_by_backward else None
+    places = map(context.notes.sites.known, () if note is None else note.sites)
+    called = [place for place in places if place is not None]
     parts = [name for name in known.seconds if known.seconds[name] >= _NAMED_PART * spent_s]
     line = next((x for x in known.lines if x.share >= NAMED_FROM_SHARE), None)
     advice = "do it once, in the dataset, or with torch's operators"
@@ -97,6 +102,8 @@ def _by_looks(context: RunContext) -> Finding | None:
         advice, also = f"{takes_of_it(line)}: {advice}", caller(line)
     elif known.behind is not None:
         also = [f"it comes ahead of {place(known.behind)}, which computes with torch"]
+    elif called:
+        also = [f"backward calls {' and '.join(called)}: hooks or custom autograd Functions"]
     parts_share = spent_s / sum(context.training[name] for name in parts)
     inside = " and ".join(parts)
     return plain_finding(
@@ -104,7 +111,7 @@ def _by_looks(context: RunContext) -> Finding | None:
         f"Python code inside {inside}, other than torch's operators, takes about {span(spent_s)}, "
         f"{percent(share)} of training and {percent(min(parts_share, 1.0))} of {inside}",
         gain,
-        site=line.site if line is not None else None,
+        site=line.site if line is not None else called[0] if len(called) == 1 else None,
         advice=advice,
         also=also,
         evidence={
@@ -115,6 +122,7 @@ def _by_looks(context: RunContext) -> Finding | None:
             "looks_that_waited": known.held,
             "line_share": line.line_share if line is not None else None,
             "function_share": line.share if line is not None else None,
+            "called_by_backward": called or None,
         },
     )
 

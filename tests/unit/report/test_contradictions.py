@@ -1,0 +1,85 @@
+"""What finds contradictions finds each kind that is planted, and none in a page as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support import summaries
+from support.contradictions import WIDE, contradictions
+
+from trainprof.analysis.summary.finding import (
+    IN_NOISE,
+    LIKELY,
+    LITTLE,
+    SOME_RANKS,
+    SYMPTOM,
+    PassedOver,
+)
+from trainprof.analysis.summary.run import Verdict
+from trainprof.report.page.page import render
+
+HEALTHY = summaries.healthy()
+WAITS = {"data_wait": 0.3, "forward": 0.7}
+QUIET = replace(
+    HEALTHY,
+    training=replace(HEALTHY.training, per_step_s={"forward": 0.7, "backward": 0.3}),
+)
+GC = summaries.finding(
+    id="gc_pauses", evidence={LIKELY: 1.2}, predicted_speedup=[1.1, 1.3], of_steps=False
+)
+SLOW = replace(summaries.slow_loader(), findings_from=0.04)
+
+
+def of(summary: Any, old: str = "", new: str = "", **changes: Any) -> list[str]:
+    summary = replace(summary, **changes)
+    page = render(summary, WIDE)
+    assert old in page
+    return contradictions(summary, page.replace(old, new) if old else page)
+
+
+def verdict(bottleneck: str, share: float, text: str = "") -> Verdict:
+    text = text or f"the loop spends {share * 100:.0f} % of training time"
+    return Verdict(bottleneck, text, "highly", share)
+
+
+def test_pages_as_they_are_contradict_themselves_nowhere() -> None:
+    for summary in (HEALTHY, QUIET, SLOW, summaries.cut_off()):
+        assert of(summary) == []
+    assert of(QUIET, findings=[GC]) == []
+    assert of(QUIET, findings=[GC], passed_over=[PassedOver(GC, SYMPTOM, root="x")]) != []
+
+
+@pytest.mark.parametrize(
+    ("expected", "found"),
+    [
+        ("no words", of(HEALTHY, "1,250 steps", "None steps")),
+        ("another headline", of(HEALTHY, "COMPUTE-BOUND", "DATA-BOUND")),
+        ("is the headline's share", of(HEALTHY, verdict=verdict("compute", 0.873, "takes 8 %"))),
+        ("the ledger has", of(HEALTHY, verdict=verdict("compute", 0.7))),
+        ("the ledger has", of(SLOW, verdict=verdict("data", 0.5))),
+        ("takes more", of(HEALTHY, verdict=verdict("host", 0.013))),
+        (
+            "nothing is named that the headline",
+            of(HEALTHY, "That does not mean", "That means", verdict=verdict("evaluation", 0.074)),
+        ),
+        ("has the findings", of(SLOW, "serial_loading at", "slow_loading at")),
+        ("two findings", of(SLOW, findings=[SLOW.findings[0], SLOW.findings[0]])),
+        ("without having looked", of(HEALTHY, "none of the", "no")),
+        ("the bar is", of(HEALTHY, "gains under 3 %", "gains under 5 %")),
+        ("reported and passed over", of(SLOW, passed_over=[PassedOver(SLOW.findings[0], LITTLE)])),
+        ("which is not so", of(QUIET, passed_over=[PassedOver(GC, LITTLE, 0.03)])),
+        ("which is not so", of(QUIET, passed_over=[PassedOver(GC, IN_NOISE, 0.1)])),
+        ("which is not so", of(QUIET, passed_over=[PassedOver(GC, SOME_RANKS)])),
+        ("neither explained nor named", of(QUIET, "backward 30 %", "backwards 30 %")),
+        ("and not:", of(QUIET, "backward 30 %", "backward 40 %")),
+        ("more than all of it", of(QUIET, "backward 30 %", "backward 40 %")),
+        ("less than is reported", of(QUIET, findings=[replace(GC, evidence={LIKELY: 1.01})])),
+        ("likely gains", of(QUIET, findings=[replace(GC, evidence={LIKELY: 1.5})])),
+        ("saves", of(QUIET, findings=[replace(GC, recoverable_s=1e6)])),
+        ("one alone", of(QUIET, findings=[GC, SLOW.findings[0]], together=1.1)),
+    ],
+)
+def test_a_planted_contradiction_is_found(expected: str, found: list[str]) -> None:
+    assert any(expected in sentence for sentence in found), found

@@ -1,0 +1,268 @@
+"""What of the loop's own code is torch's, and what of that is a loss written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trainprof.analysis.run.analysed import Analysed
+from trainprof.analysis.stacks.hot_lines import is_met_at
+from trainprof.analysis.stacks.samples import (
+    LOSS,
+    MIN_SAMPLES,
+    NO_TORCH,
+    TORCH,
+    UNKNOWN,
+    LineNames,
+    PartsOfLoop,
+    StackSamples,
+    thread_samples,
+)
+from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.timeline.events import Bool, Events, Int64
+from trainprof.analysis.timeline.intervals import EVER, Coverage
+from trainprof.analysis.timeline.ledger import (
+    ANYWHERE,
+    BEFORE_BACKWARD,
+    BETWEEN_FORWARDS,
+    ELSEWHERE,
+    IN_CLOSURE,
+    KEY,
+    PLACE_BETWEEN,
+    PLACES,
+    Attribution,
+    LossInLoop,
+    loop_seconds,
+)
+from trainprof.record.schema import ForwardFlag, Kind, SyncFlag
+
+# Neither a span nor, as -1 is, what the outermost ones are in.
+_NONE: Final = -2
+# With these a tensor becomes an array or a list: what computes behind them need not be torch.
+_HAND_OVER: Final = (SyncFlag.TOLIST, SyncFlag.NUMPY)
+# Likewise where so many single values were read: that is a loop over numbers.
+_MANY_READS: Final = 8
+NEVER_NS: Final = 1 << 62
+# Of the samples at a line.
+_MOSTLY: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class SampledLoop:
+    """The stack samples of the training thread, and its time with the loss that they show.
+
+    Attributes:
+        until_ns: When reads of some kind were counted no longer.
+    """
+
+    samples: StackSamples
+    parts: PartsOfLoop
+    names: LineNames
+    until_ns: int
+
+
+def sampled_loop(run: Analysed, attribution: Attribution) -> SampledLoop:
+    """Finds out what of the loop's own code is torch's: a loss of its functions is the model's.
+
+    Such a sample met the thread on a core while nobody held the GIL, in code of the user's, torch's
+    or a library's that uses torch, and no array or list had been made of tensors in that gap.
+    Between two operators others are met: a line where most samples met torch is torch's as a whole.
+    """
+    timeline, metadata = run.timeline, run.metadata
+    samples = thread_samples(run.process.details, timeline.thread)
+    names = LineNames(metadata.texts, run.sites())
+    until_ns = min(metadata.reads_counted_until().values(), default=NEVER_NS)
+    parts = PartsOfLoop(timeline.events, timeline.nesting, attribution, timeline.window)
+    is_here = parts.at(samples.taken_ns) == KEY["other"]
+    here = samples.where(is_here)
+    asked = int(np.count_nonzero(parts.at(samples.wanted_ns) == KEY["other"]))
+    if asked < MIN_SAMPLES or not len(here):
+        return SampledLoop(samples, parts, names, until_ns)
+    gaps = gaps_at(parts, here.taken_ns)
+    is_torch = here.is_operator & (here.held_ns == 0)
+    is_torch &= ~_was_handed_over(parts, gaps.start_ns, here.taken_ns)
+    is_torch, is_known = _by_line(is_torch, here, names, until_ns)
+    asked -= int(np.count_nonzero(~is_known))
+    is_loss = is_torch & gaps.is_models & (asked >= MIN_SAMPLES)
+    samples.torch[is_here] = np.select(
+        [is_loss, is_torch, is_known], [LOSS, TORCH, NO_TORCH], UNKNOWN
+    )
+    if asked >= MIN_SAMPLES:
+        spent_s = loop_seconds(timeline.events, attribution, timeline.window)["other"]
+        each_ns = spent_s * 1e9 / max(asked, int(np.count_nonzero(is_loss)))
+        loss = _part_of(_models_gaps(parts), gaps.place[is_loss], each_ns)
+        parts = replace(parts, attribution=replace(attribution, loss=loss))
+    return SampledLoop(samples, parts, names, until_ns)
+
+
+def _part_of(gaps: LossInLoop, met: npt.NDArray[np.str_], each_ns: float) -> LossInLoop:
+    """Returns what of the gaps is a loss, by the places where samples met one."""
+    share = np.zeros(len(gaps.ns))
+    for name in np.unique(met).tolist():
+        here = gaps.place == name
+        spent_ns = float(np.count_nonzero(met == name)) * each_ns
+        share[here] = min(spent_ns / max(int(gaps.ns[here].sum()), 1), 1.0)
+    return replace(gaps, ns=(share * gaps.ns).astype(np.int64))
+
+
+def with_torch_share(
+    lines: Sequence[HotLine], samples: StackSamples, names: LineNames
+) -> list[HotLine]:
+    """Returns the lines, those between the parts of a step with what of them is torch's."""
+    known = samples.where((samples.torch == TORCH) | (samples.torch == NO_TORCH))
+    shared = []
+    for line in lines:
+        is_torch = known.torch[is_met_at(line, known, names)] == TORCH
+        if line.part == "other" and len(is_torch):
+            line = replace(line, torch_share=float(is_torch.mean()))
+        shared.append(line)
+    return shared
+
+
+def _by_line(
+    is_torch: Bool, samples: StackSamples, names: LineNames, until_ns: int
+) -> tuple[Bool, Bool]:
+    """Returns which samples met a line at which most of them met torch, and where that is known.
+
+    Once reads are counted no longer a sample shows nothing: the line's earlier ones do. Where it
+    has none, only that it computes otherwise can be known.
+    """
+    numbers, which = np.unique(samples.stack, return_inverse=True)
+    lines = [names.frames(number) for number in numbers.tolist()]
+    sites = [frames[0][0] if frames else "" for frames in lines]
+    place = np.unique(np.array(sites), return_inverse=True)[1][which]
+    is_early = samples.taken_ns <= until_ns
+    early, rest = (_is_mostly(is_torch, mask, place) for mask in (is_early, ~is_early))
+    was_met = np.bincount(place, weights=is_early) > 0
+    return (was_met & early)[place], (was_met | ~rest)[place]
+
+
+def _is_mostly(is_torch: Bool, mask: Bool, place: Int64) -> Bool:
+    """Returns at which places most samples of a mask met torch, shape (n_places,)."""
+    met, torch = (np.bincount(place, weights=weights) for weights in (mask, is_torch & mask))
+    mostly: Bool = torch > _MOSTLY * met
+    return mostly
+
+
+def _was_handed_over(parts: PartsOfLoop, since: Int64, until: Int64) -> Bool:
+    """Returns in which spans of time tensors were read so that Python or NumPy has them."""
+    events = parts.events
+    is_read = events.is_kind(Kind.SYNC) & (events.flags & SyncFlag.ON_CPU > 0)
+    kind = events.flags & ~np.uint8(SyncFlag.ON_CPU)
+    is_array = is_read & np.isin(kind, _HAND_OVER)
+    arrays, reads = (_count(events.start[mask], since, until) for mask in (is_array, is_read))
+    handed_over: Bool = (arrays > 0) | (reads >= _MANY_READS)
+    return handed_over
+
+
+def _count(times: Int64, since: Int64, until: Int64) -> Int64:
+    counted: Int64 = np.searchsorted(times, until) - np.searchsorted(times, since)
+    return counted
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Of moments that no part of a step covers, where each lies, shape (n,).
+
+    Attributes:
+        start_ns: When what came before it ended, zero_grad and what may come anywhere apart; of a
+            moment inside of that, when it began.
+        place: Its name, as a ledger's `other_by_place` has it.
+        is_models: Whether torch that computes there is the model's own work: between forward and
+            backward, or between two forwards that a backward may go through.
+    """
+
+    start_ns: Int64
+    place: npt.NDArray[np.str_]
+    is_models: Bool
+
+
+def gaps_at(parts: PartsOfLoop, times: Int64) -> Gaps:
+    """Returns where moments lie: between outermost spans or, in a closure, those of its call."""
+    events = parts.events
+    spans, owner = _spans(parts)
+    around = parts.nesting.innermost(events, times, besides=~events.is_kind(Kind.CLOSURE))
+    before, after = _neighbours(events, spans, owner, times, around)
+    is_between = (before >= 0) & (after >= 0)
+    is_between[is_between] &= events.end[before[is_between]] <= times[is_between]
+    place = np.full(len(times), ELSEWHERE, dtype=np.array(PLACES).dtype)
+    first, last = before[is_between], after[is_between]
+    is_models = np.zeros(len(times), dtype=bool)
+    place[is_between], is_models[is_between] = _places(events, first, last)
+    begins = events.kind[spans] != Kind.ZERO_GRAD
+    behind, _ = _neighbours(events, spans[begins], owner[begins], times, around)
+    place = np.where(around >= 0, IN_CLOSURE, place)
+    return Gaps(_since(events, behind, times, around), place, is_models)
+
+
+def _places(events: Events, first: Int64, last: Int64) -> tuple[npt.NDArray[np.str_], Bool]:
+    """Returns the places between spans and the next ones, and where torch is the model's work."""
+    place = np.array(PLACES)[PLACE_BETWEEN[events.kind[first], events.kind[last]]]
+    # A backward goes through no teacher, nor through what only chooses.
+    learns = events.flags[first] & events.flags[last] & ForwardFlag.GRAD > 0
+    return place, (place == BEFORE_BACKWARD) | ((place == BETWEEN_FORWARDS) & learns)
+
+
+def _models_gaps(parts: PartsOfLoop) -> LossInLoop:
+    """Returns the gaps in which torch is the model's own work, all of each being a loss."""
+    events, window, (spans, owner) = parts.events, parts.window, _spans(parts)
+    pairs = []
+    for is_inside in (False, True):
+        mine = spans[(owner >= 0) == is_inside]
+        around = owner[(owner >= 0) == is_inside]
+        follows = around[:-1] == around[1:]
+        pairs.append((mine[:-1][follows], mine[1:][follows]))
+    first, last = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
+    place, is_models = _places(events, first, last)
+    place = np.where(owner[np.searchsorted(spans, first)] >= 0, IN_CLOSURE, place)
+    start, end = events.end[first], events.start[last]
+    is_models &= (start < end) & (start >= window.loop_start) & (end <= window.loop_end)
+    # What may come anywhere has keys of its own.
+    key = parts.attribution.key
+    apart = np.flatnonzero(events.is_kind(*ANYWHERE) & (key >= 0) & (key != KEY["other"]))
+    spent = np.stack((events.start[apart], events.end[apart]), axis=1)
+    covered = Coverage.of(np.concatenate((spent, parts.attribution.segments)), EVER)
+    start, end = start[is_models], end[is_models]
+    return LossInLoop(start, end - start - covered.inside_ns(start, end), place[is_models])
+
+
+def _spans(parts: PartsOfLoop) -> tuple[Int64, Int64]:
+    """Returns the outermost spans and those of closures in order of start, and each's closure."""
+    events, parent = parts.events, parts.nesting.parent
+    in_closure = (parent >= 0) & (events.kind[parent] == Kind.CLOSURE)
+    is_span = in_closure.copy()
+    is_span[parts.attribution.top] = True
+    spans = np.flatnonzero(is_span & ~events.is_kind(*ANYWHERE))
+    return spans, np.where(in_closure, parent, -1)[spans].astype(np.int64)
+
+
+def _neighbours(
+    events: Events, spans: Int64, owner: Int64, times: Int64, around: Int64
+) -> tuple[Int64, Int64]:
+    """Returns the last span that began by each moment and the next one, -1 for none.
+
+    Args:
+        times, around: The moments, and the closure around each, -1 for none.
+    """
+    before, after = np.full((2, len(times)), -1, dtype=np.int64)
+    for is_inside in (False, True):
+        mine, here = (owner >= 0) == is_inside, (around >= 0) == is_inside
+        index, of = (np.pad(column[mine], 1, constant_values=_NONE) for column in (spans, owner))
+        following = np.searchsorted(events.start[spans[mine]], times[here], side="right")
+        for neighbours, place in ((before, following), (after, following + 1)):
+            neighbours[here] = np.where(of[place] == around[here], index[place], -1)
+    return before, after
+
+
+def _since(events: Events, behind: Int64, times: Int64, around: Int64) -> Int64:
+    """Returns when each moment's gap began: behind a span, or where the closure around it did."""
+    since = np.zeros(len(times), dtype=np.int64)
+    since[around >= 0] = events.start[around[around >= 0]]
+    has = behind >= 0
+    start, end = events.start[behind[has]], events.end[behind[has]]
+    since[has] = np.where(end <= times[has], end, start)
+    return since

@@ -1,0 +1,68 @@
+"""Samples the main thread from the script's first line until torch has been imported."""
+
+from __future__ import annotations
+
+import os
+from _thread import get_ident
+from contextlib import suppress
+from time import perf_counter_ns
+from typing import Any, Final
+
+from trainprof.inside.process.own_thread import OwnThread, no_collections, why_not_here
+from trainprof.inside.stacks.copied_frames import CopiedFrame, stack_of
+
+# As in sampler.py; a script that never imports torch is not sampled for ever.
+PERIOD_NS: Final = 40_000_000
+_LATER_PERIOD_NS: Final = 200_000_000
+_SHORT_PERIODS: Final = 1_500
+_MOST_SAMPLES: Final = 5_000
+# Multiples of it are spread evenly over [0, 1): no period of the script's is met in step.
+_GOLDEN_SHARE: Final = 0.618034
+
+# When it was wanted and when it was taken, ns, and the stack.
+EarlySample = tuple[int, int, CopiedFrame]
+
+
+class EarlyStacks:
+    """Keeps samples of the thread that made it, in memory: there is no log yet."""
+
+    def __init__(self) -> None:
+        self._main = get_ident()
+        self._samples: list[EarlySample] = []
+        self._thread = OwnThread(self._run)
+
+    def begin(self) -> None:
+        if why_not_here() is None:
+            thread = self._thread
+            os.register_at_fork(
+                before=thread.end_to_fork,
+                after_in_parent=thread.go_on,
+                after_in_child=thread.forget,
+            )
+            thread.begin()
+
+    def end(self) -> list[EarlySample]:
+        """Ends it for good; returns the samples, which are kept no longer."""
+        self._thread.end()
+        samples, self._samples = self._samples, []
+        return samples
+
+    def _run(self, stop: Any) -> None:
+        with suppress(Exception):
+            due = perf_counter_ns() + PERIOD_NS
+            while len(self._samples) < _MOST_SAMPLES:
+                if stop.acquire(True, max(due - perf_counter_ns(), 0) * 1e-9):
+                    return
+                taken = perf_counter_ns()
+                with no_collections():
+                    stack = stack_of(self._main)
+                # Of code that held the GIL for longer this is the end, for all that were due.
+                while due <= taken:
+                    if stack is not None:
+                        self._samples.append((due, taken, stack))
+                    due += self._period_ns()
+
+    def _period_ns(self) -> int:
+        count = len(self._samples)
+        usual = PERIOD_NS if count < _SHORT_PERIODS else _LATER_PERIOD_NS
+        return round(usual * (0.5 + count * _GOLDEN_SHARE % 1))

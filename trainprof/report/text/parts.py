@@ -1,0 +1,195 @@
+"""The parts of a step, one list for headline, ledger and findings, and those without a cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from trainprof.analysis.summary.code import HottestLine
+from trainprof.analysis.summary.finding import SYMPTOM, Finding
+from trainprof.analysis.summary.levels import known
+from trainprof.analysis.summary.loader import cost_s
+from trainprof.analysis.summary.run import COMPILE_KEY, COMPUTE_KEYS, LOADER_KEYS
+from trainprof.analysis.summary.run_summary import RunSummary
+
+# Of a step: a part that takes so much of it is named, whatever is found.
+LARGE_SHARE: Final = 0.25
+# Forwards that backward computes again: a choice that the reader may have forgotten.
+_RECOMPUTED_SHARE: Final = 0.05
+WAITING: Final = "waiting for data"
+COMPUTING: Final = "computing on the device"
+RECOMPUTING: Final = "computing forwards again in backward"
+_DISTRIBUTED: Final = "calls of torch.distributed"
+_COMMUNICATION: Final = "communication"
+_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    WAITING: LOADER_KEYS,
+    "forward": ("forward",),
+    "loss": ("loss",),
+    "backward": ("backward",),
+    RECOMPUTING: ("recompute",),
+    "optimizer": ("optimizer", "zero_grad"),
+    "compiling": (COMPILE_KEY,),
+    "python between": ("other",),
+    _DISTRIBUTED: (_COMMUNICATION,),
+    "garbage collection": ("gc",),
+    "copying": ("transfer",),
+    "syncs": ("sync", "device_wait"),
+    "checkpoints": ("checkpoint",),
+}
+# What a device idles for: its part, and the ledger keys of the findings that are about it.
+_OF_DEVICE: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "loader_s": (WAITING, LOADER_KEYS),
+    "copy_s": ("copying", ("transfer",)),
+    "sync_s": ("syncs", ("sync", "device_wait")),
+    "host_s": ("python between", ("other", "gc")),
+    "launch_s": ("launching small kernels", COMPUTE_KEYS),
+    "checkpoint_s": ("checkpoints", ("checkpoint",)),
+}
+# Of the headline's bottlenecks.
+BOTTLENECK_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "data": LOADER_KEYS,
+    "transfer": ("transfer",),
+    "compute": (*COMPUTE_KEYS, COMPILE_KEY),
+    "host": ("other", "gc"),
+    "sync": ("sync",),
+    "checkpoint": ("checkpoint",),
+    "evaluation": ("evaluation",),
+    _COMMUNICATION: (_COMMUNICATION,),
+    "startup": ("startup",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a step; on a device, and of what lies outside of steps, of training.
+
+    Attributes:
+        keys: Of the ledger.
+        site: The user's line that stands for it, where there is one: a loader's.
+        line: Of the user's lines in it the hottest.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    share: float
+    of: str
+    site: str | None = None
+    line: HottestLine | None = None
+
+    @property
+    def is_most_in_line(self) -> bool:
+        """Whether its line takes half of it or more; of workers' lines, half of their time."""
+        if self.line is None:
+            return False
+        return 2 * self.line.middle >= (1.0 if self.line.thread == "worker" else self.share)
+
+
+def parts_of_step(summary: RunSummary) -> list[Part]:
+    """Returns all parts, largest first: of a step, on a device of the time that it has.
+
+    Of a device whose time is not known there is none: the host's own times say little there.
+    """
+    parts = _of_device(summary) if summary.run.is_on_device else _of_step(summary)
+    return sorted(parts, key=lambda part: -part.share)
+
+
+def without_cause(summary: RunSummary) -> list[Part]:
+    """Returns the large parts that no finding is about, and the headline's whatever its size."""
+    # The cause of a symptom is known, too.
+    roots = {finding.id for finding in summary.findings}
+    symptoms = (x.finding for x in summary.passed_over if x.why == SYMPTOM and x.root in roots)
+    findings = [*summary.findings, *symptoms]
+    parts, named = parts_of_step(summary), _bottleneck(summary)
+    if named is not None:
+        of_headline = [part for part in parts if set(part.keys) & set(named.keys)]
+        named = of_headline[0] if of_headline else named
+        parts = parts if of_headline else [named, *parts]
+    return [
+        part
+        for part in parts
+        if (part is named or part.share >= _least_share(part))
+        and not any(is_about(finding, part) for finding in findings)
+    ]
+
+
+def is_about(finding: Finding, part: Part) -> bool:
+    """Whether a finding is about a part. What slows everything may be any part of a step."""
+    traits = finding.traits
+    return bool(traits.slows_everything or traits.of_all_parts or set(traits.keys) & set(part.keys))
+
+
+def _least_share(part: Part) -> float:
+    return _RECOMPUTED_SHARE if part.name == RECOMPUTING else LARGE_SHARE
+
+
+def _bottleneck(summary: RunSummary) -> Part | None:
+    """Returns what the headline is about as a part of training; None where that is computing."""
+    verdict = summary.verdict
+    share, keys = known(verdict.share), BOTTLENECK_KEYS.get(verdict.bottleneck)
+    if share is None or keys is None or verdict.bottleneck in ("compute", "startup"):
+        return None
+    names = {part_keys: name for name, part_keys in _PARTS.items()}
+    name = names.get(keys, verdict.bottleneck)
+    return Part(name, keys, share, summary.time_of_devices, verdict.site)
+
+
+def _of_step(summary: RunSummary) -> Iterator[Part]:
+    step_s = summary.training.per_step_s or {}
+    spent = {key: value for key, value in step_s.items() if known(value)}
+    whole_s = sum(spent.values())
+    if whole_s <= 0:
+        return
+    calls_s = sum(call.seconds for call in summary.collectives) / max(summary.training.steps, 1)
+    spent[_COMMUNICATION] = min(known(calls_s) or 0.0, spent.get("other", 0.0))
+    spent["other"] = spent.get("other", 0.0) - spent[_COMMUNICATION]
+    for name, keys in _PARTS.items():
+        share = sum(spent.get(key, 0.0) for key in keys) / whole_s
+        if share > 0:
+            yield Part(name, keys, share, "a step", _site(name, summary), _hottest(keys, summary))
+
+
+def _of_device(summary: RunSummary) -> Iterator[Part]:
+    """Yields what a device idles for, and of the time that it is surely at work each phase's."""
+    device = summary.devices[0] if summary.devices else None
+    if device is None or device.idle_because is None or device.busy_share is None:
+        return
+    settled_s = summary.phases.training_s - device.warmup_s
+    busy, of = known(device.busy_share[0]) or 0.0, device.time
+    for cause, (name, keys) in _OF_DEVICE.items():
+        share = known(device.idle_because.get(cause, 0.0) / settled_s) if settled_s > 0 else None
+        if share:
+            line = _hottest(keys, summary) if name == WAITING else None
+            yield Part(name, keys, share, of, _site(name, summary), line)
+    phases = {key: known(device.seconds.get(key)) or 0.0 for key in COMPUTE_KEYS}
+    computing_s = sum(phases.values())
+    if not computing_s:
+        yield Part(COMPUTING, COMPUTE_KEYS, busy, of)
+    for name, keys in _PARTS.items():
+        part_s = sum(phases.get(key, 0.0) for key in keys)
+        if part_s > 0:
+            yield Part(f"{name} on the device", keys, busy * part_s / computing_s, of)
+
+
+def _site(name: str, summary: RunSummary) -> str | None:
+    """Returns the line of the loader that is waited for, or of the costliest distributed call."""
+    if name == _DISTRIBUTED:
+        return summary.collectives[0].site if summary.collectives else None
+    if name != WAITING:
+        return None
+    if summary.verdict.bottleneck == "data":
+        return summary.verdict.site
+    feeding = [x for x in summary.loaders if x.role == "training" and x.thread == "training"]
+    costliest = max(feeding, key=cost_s, default=None)
+    return None if costliest is None else costliest.site
+
+
+def _hottest(keys: tuple[str, ...], summary: RunSummary) -> HottestLine | None:
+    """Returns the hottest line of a part; of loading, workers' lines first, if they have any."""
+    of_workers = [line for line in summary.hot_lines if line.thread == "worker"]
+    if keys == LOADER_KEYS and of_workers:
+        return of_workers[0]
+    for line in summary.hot_lines:
+        if line.thread == "training" and line.part in keys:
+            return line
+    return None
