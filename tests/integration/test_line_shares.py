@@ -99,3 +99,65 @@ def test_shares_lie_in_their_intervals(tmp_path: Path) -> None:
     assert parts["holds"] == "other"
     assert parts["__getitem__"] == "data_wait"
     assert parts.get("hook", "backward") == "backward"
+
+
+# Most of a sample is unpacked, a third as much a shuffle.
+TWO_LINES = without_compiler("""
+import io, json, random, time, zipfile
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+torch.set_num_threads(1)
+clock = time.perf_counter
+spent = dict.fromkeys(("zip", "shuffle"), 0.0)
+
+class Data(Dataset):
+    def __init__(self):
+        self.memory = io.BytesIO()
+        self.archive = zipfile.ZipFile(self.memory, "w", zipfile.ZIP_DEFLATED)
+        self.archive.writestr("x", random.Random(0).randbytes(1_000) * 3_000)
+        self.numbers = list(range(4_000))
+
+    def __len__(self):
+        return 640
+
+    def __getitem__(self, index):
+        begin = clock()
+        self.archive.read("x")
+        between = clock()
+        random.shuffle(self.numbers)
+        spent["zip"] += between - begin
+        spent["shuffle"] += clock() - between
+        return torch.ones(8)
+
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.001)
+begin = clock()
+for batch in DataLoader(Data(), batch_size=8):
+    loss = model(batch).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+whole = sum(spent.values())
+print(json.dumps({name: seconds / whole for name, seconds in spent.items()}))
+""")
+
+
+def test_a_function_of_two_slow_lines_has_both_and_what_they_call(tmp_path: Path) -> None:
+    texts = [text.strip() for text in TWO_LINES.splitlines()]
+    lines = {"zip": 'self.archive.read("x")', "shuffle": "random.shuffle(self.numbers)"}
+    at = {name: 1 + texts.index(text) for name, text in lines.items()}
+    for attempt in attempts():
+        directory = tmp_path / str(attempt)
+        directory.mkdir()
+        summary, planted = profile(directory, TWO_LINES)
+        line = summary["loaders"][0]["hot_lines"][0]
+        shares = {line["site"]: line["line_share"], **line["other_lines"]}
+        met = {name: shares.get(f"script.py:{number}", 0.0) for name, number in at.items()}
+        seen = {name: share / sum(met.values()) for name, share in met.items()}
+        if seen == pytest.approx(planted, abs=0.1):
+            break
+    assert seen == pytest.approx(planted, abs=0.1)
+    assert (line["function"], line["site"]) == ("__getitem__", f"script.py:{at['zip']}")
+    assert line["library_call"] == "zipfile (ZipFile.read)"

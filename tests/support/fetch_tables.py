@@ -26,6 +26,7 @@ def table(n: int = 1, **columns: Any) -> FetchTable:
         "delay_ns": 0.0,
         "reading_ns": np.nan,
         "batch_bytes": np.nan,
+        "batch_tensors": np.nan,
     }
     made = {}
     for field in fields(FetchTable):

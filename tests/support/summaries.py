@@ -456,6 +456,9 @@ def several_findings() -> RunSummary:
     )
     hot_lines = [
         HottestLine("data.py:28", "decode", "data_wait", "training", [0.46, 0.56], 1240),
+        HottestLine("data.py:27", "decode", "data_wait", "training", [0.04, 0.14], 90),
+        HottestLine("data.py:26", "decode", "data_wait", "training", [0.01, 0.11], 60),
+        HottestLine("data.py:30", "pad", "data_wait", "training", [0.01, 0.11], 60),
         HottestLine("train.py:64", "main", "backward", "training", [0.087, 0.09], 214),
         HottestLine("train.py:64", "main", "optimizer", "training", [0.055, 0.065], 140),
         HottestLine("train.py:61", "main", "forward", "training", [0.03, 0.04], 80),

@@ -129,6 +129,11 @@ class Feeder:
 
     def hot_line(self) -> HotLine | None:
         """Returns the function that most of the making of its batches goes to, if it is much."""
+        line = self.likely_line()
+        return None if line is None or line.is_likely else line
+
+    def likely_line(self) -> HotLine | None:
+        """Returns the same, or the function to which most of it seems to go."""
         return named_line(self.loader.hot_lines, MAKING)
 
 

@@ -40,13 +40,48 @@ def share_of(line: HotLine) -> str:
 
 
 def around(line: HotLine) -> str:
-    """Returns what goes behind a line's share: that of its function, where it is much more."""
-    if line.line_share is None or line.line_share >= _NEARLY_ALL * line.share:
+    """Returns what goes behind a line's share: what it calls, and its function's other lines."""
+    parts = inside(line), _rest(line)
+    are_apart = line.is_line_known and not line.is_likely
+    return "".join(parts if are_apart else reversed(parts))
+
+
+def inside(line: HotLine) -> str:
+    """Returns in which library's function most of a line's time is, to go behind its share."""
+    return "" if line.library_call is None else f", mostly in {line.library_call}"
+
+
+def _rest(line: HotLine) -> str:
+    if _is_alone(line):
+        return ""
+    if line.other_lines:
+        if not line.is_line_known or line.is_likely:
+            return f" with {_others(line)}"
+        if line.is_at_least:
+            return f", and more to {_others(line)}"
+        shares = (f"{percent(x)} to line {_number(at)}" for at, x in line.other_lines.items())
+        return f", {' and '.join(shares)}"
+    if line.line_share is None:
         return ""
     if not line.is_line_known:
         return " with the lines around it" if is_nameless(line) else " with the rest of it"
     rest = "with the lines around it" if is_nameless(line) else "with the rest of that function"
     return f", {_share(line, line.share)} {rest}"
+
+
+def _is_alone(line: HotLine) -> bool:
+    """Whether a line has nearly all that its function has."""
+    return line.line_share is not None and line.line_share >= _NEARLY_ALL * line.share
+
+
+def _others(line: HotLine) -> str:
+    """Returns a function's other lines in words: "line 23", "lines 23 and 25"."""
+    numbers = [_number(site) for site in line.other_lines]
+    return f"line{'s' if len(numbers) > 1 else ''} {' and '.join(numbers)}"
+
+
+def _number(site: str) -> str:
+    return site.rpartition(":")[2]
 
 
 def its_share(line: HotLine) -> str:
@@ -62,15 +97,22 @@ def takes_of_it(line: HotLine) -> str:
     at = f"this line, in {name}," if name else "this line"
     if not line.is_line_known:
         at = f"{name}, around this line," if name else "the code around this line"
+        if line.other_lines:
+            here = f"this line and {_others(line)}"
+            at = f"{name}, at {here}," if name else here
         if not line.is_likely:
-            return f"{at} takes {_share(line, line.share)} of it"
+            take = "takes" if name or not line.other_lines else "take"
+            return f"{at} {take} {_share(line, line.share)} of it"
     if line.is_likely:
         return f"most of it seems to go to {at.rstrip(',')}"
-    if not around(line):
-        return f"{at} takes {share_of(line)} of it"
-    if not name:
+    is_alone = line.line_share is None or _is_alone(line)
+    if is_alone or (not name and not line.other_lines):
         return f"{at} takes {share_of(line)} of it{around(line)}"
-    return f"{name} takes {_share(line, line.share)} of it, this line {share_of(line)}"
+    takes = f"{at} takes {share_of(line)} of it"
+    if name:
+        takes = f"{name} takes {_share(line, line.share)} of it, this line {share_of(line)}"
+    shares = (f", line {_number(at)} {percent(x)}" for at, x in line.other_lines.items())
+    return f"{takes}{'' if line.is_at_least else ''.join(shares)}{inside(line)}"
 
 
 def caller(line: HotLine) -> list[str]:
@@ -101,6 +143,12 @@ def waited_of_batch(rates: Rates, wait_share: float) -> str:
 def place(line: HotLine) -> str:
     """Returns a line with its function, and the line that calls it."""
     return line.site if is_nameless(line) else f"{line.site} ({line.function})"
+
+
+def places(line: HotLine) -> str:
+    """Returns a line with its function, and that function's other lines with much of it."""
+    others = f" and {_others(line)}" if line.other_lines and not _is_alone(line) else ""
+    return f"{place(line)}{others}"
 
 
 def is_nameless(line: HotLine) -> bool:

@@ -196,9 +196,10 @@ class Topic(IntEnum):
     # sources/ that holds its text as run, or is null
     LINE_FUNCTION = 10
     # [site id]: the user's frames of a stack, innermost first; of a deep one both ends. FETCHED
-    # stands where torch makes a batch: what comes before it is the dataset's. Until the first step
-    # [package, function] comes first: which package is being imported, and which function of a
-    # library called the user's innermost frame, or is outermost where there is none
+    # stands where torch makes a batch: what comes before it is the dataset's. Ahead of them may be
+    # a list of site ids, outermost first: the functions of libraries that the innermost has called.
+    # Until the first step [package, function] comes first: which package is being imported, and
+    # which function of a library called the user's innermost frame, or is outermost without one
     STACK = 11
     # Of a trial: {applied{}, refused{name: why}}: what was changed; {losses[]}: of the first
     # backward passes; {uncontained[]}: what wrote outside of the trial's own place;

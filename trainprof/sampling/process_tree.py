@@ -23,6 +23,8 @@ from trainprof.sampling.procfs import labelled_int, read_bytes
 # The kernel walks all page tables for it: milliseconds per GB, so seldom and never for long.
 PSS_INTERVAL_NS: Final = 10 * NS_PER_S
 PSS_MAX_SHARE: Final = 1 / 500
+# Newcomers are read at once, which puts the next reading off: by no more than this.
+_MOST_PUT_OFF_NS: Final = 60 * NS_PER_S
 
 # Processes known as not ours are read again this often: a pid may be reused.
 OUTSIDERS_INTERVAL_NS: Final = 10 * NS_PER_S
@@ -70,10 +72,11 @@ class ProcessTree:
         root_pid: int,
         root: Path = FILESYSTEM_ROOT,
         now_ns: Callable[[], int] = time.perf_counter_ns,
+        cpu_ns: Callable[[], int] = time.thread_time_ns,
     ) -> None:
         self._proc = str(root).rstrip("/") + "/proc"
         self._root_pid = root_pid
-        self._now_ns = now_ns
+        self._now_ns, self._cpu_ns = now_ns, cpu_ns
         self._tick_ns = NS_PER_S // os.sysconf("SC_CLK_TCK")
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._root_started_ns: int | None = None
@@ -81,6 +84,8 @@ class ProcessTree:
         self._outsiders: set[int] = set()
         self._outsiders_until_ns = 0
         self._next_pss_ns = 0
+        self._measured: set[tuple[int, int]] = set()
+        self._seen: set[tuple[int, int]] = set()
 
     def sample(self) -> dict[str, Any] | None:
         """Returns `processes`, one entry per process, parents first; None when none is left."""
@@ -182,17 +187,26 @@ class ProcessTree:
         return entry
 
     def _add_pss(self, entries: list[dict[str, Any]]) -> None:
-        started_ns = self._now_ns()
-        if started_ns < self._next_pss_ns:
+        """Measures all now and then, and newcomers a sample after their first: they may grow."""
+        now_ns, began_ns = self._now_ns(), self._cpu_ns()
+        keys = {(entry["pid"], entry["started_ns"]): entry for entry in entries}
+        newcomers = (self._seen & keys.keys()) - self._measured
+        self._seen, is_due = set(keys), now_ns >= self._next_pss_ns
+        if not is_due and self._next_pss_ns > now_ns + _MOST_PUT_OFF_NS:
             return
-        for entry in entries:
-            rollup = read_bytes(f"{self._proc}/{entry['pid']}/smaps_rollup") or b""
-            size_kb = labelled_int(rollup, b"Pss:")
-            if size_kb is not None:
-                entry["pss_bytes"] = size_kb * 1024
-        ended_ns = self._now_ns()
-        pause_ns = max(PSS_INTERVAL_NS, int((ended_ns - started_ns) / PSS_MAX_SHARE))
-        self._next_pss_ns = ended_ns + pause_ns
+        measured = keys.keys() if is_due else newcomers
+        for key in measured:
+            rollup = read_bytes(f"{self._proc}/{key[0]}/smaps_rollup") or b""
+            for name, label in (("pss_bytes", b"Pss:"), ("private_bytes", b"Private_Dirty:")):
+                size_kb = labelled_int(rollup, label)
+                if size_kb is not None:
+                    keys[key][name] = size_kb * 1024
+        self._measured = (self._measured | measured) & keys.keys()
+        pause_ns = int((self._cpu_ns() - began_ns) / PSS_MAX_SHARE)
+        if is_due:
+            self._next_pss_ns = now_ns + max(PSS_INTERVAL_NS, pause_ns)
+        elif measured:
+            self._next_pss_ns += pause_ns
 
 
 def parse_stat(text: bytes, tick_ns: int, page_bytes: int) -> ProcessStat | None:

@@ -10,6 +10,7 @@ from support.fake_memory import GIB, MIB
 
 from trainprof.analysis.summary.code import ImportTime, OutsideLine, OutsideLoop
 from trainprof.analysis.summary.device import (
+    CopiedPages,
     Device,
     DeviceMemory,
     FoundSync,
@@ -259,6 +260,16 @@ GROWN = MemoryGrowth(
 )
 
 
+COPIED = CopiedPages(
+    site="train.py:56",
+    workers=2,
+    first_bytes=28.0 * MIB,
+    last_bytes=703.0 * MIB,
+    seconds=150.0,
+    python_objects=["rows (list of 600,000)"],
+)
+
+
 def with_memory(**figures: object) -> RunSummary:
     return replace(HEALTHY, system=summaries.system(memory=figures))
 
@@ -270,6 +281,10 @@ def test_host_memory(gallery):
         "grows": replace(HEALTHY, memory_growth=GROWN),
         "grows in the first epoch": replace(HEALTHY, memory_growth=replace(GROWN, passes=1)),
         "room unknown": replace(HEALTHY, memory_growth=replace(GROWN, room_bytes=None)),
+        "workers copy": replace(HEALTHY, copied_pages=COPIED),
+        "one worker copies, of what is unknown": replace(
+            HEALTHY, copied_pages=replace(COPIED, workers=1, python_objects=[])
+        ),
         "room for ever": replace(HEALTHY, memory_growth=replace(GROWN, room_bytes=1e18)),
         "shared memory is full": full_shm,
         "memory is full": full,

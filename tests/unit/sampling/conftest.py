@@ -78,7 +78,7 @@ class FakeProc:
         switches = "voluntary_ctxt_switches:\t21\nnonvoluntary_ctxt_switches:\t22\n"
         self.write(f"proc/{pid}/status", f"Name:\t{name}\n{kept}{switches}")
         self.write(f"proc/{pid}/io", "rchar: 1\nwchar: 2\nread_bytes: 31\nwrite_bytes: 32\n")
-        parts = "Rss: 9 kB\nPss: 7 kB\nPss_Anon: 5 kB\n"
+        parts = "Rss: 9 kB\nPss: 7 kB\nPss_Anon: 5 kB\nPrivate_Dirty: 3 kB\n"
         self.write(f"proc/{pid}/smaps_rollup", f"5-7 ---p 0 00:00 0 [rollup]\n{parts}")
         self.pids.add(pid)
 

@@ -28,7 +28,7 @@ def pids(sample):
 
 @pytest.fixture
 def tree(fake_proc, fake_time):
-    return ProcessTree(100, fake_proc.root, fake_time.now_ns)
+    return ProcessTree(100, fake_proc.root, fake_time.now_ns, fake_time.now_ns)
 
 
 def test_one_process_field_by_field(fake_proc, tree):
@@ -56,6 +56,7 @@ def test_one_process_field_by_field(fake_proc, tree):
                 "read_bytes": 31,
                 "write_bytes": 32,
                 "pss_bytes": 7 * 1024,
+                "private_bytes": 3 * 1024,
             }
         ]
     }
@@ -128,6 +129,24 @@ def test_pss_is_read_seldom(fake_proc, fake_time, tree):
     assert not has_pss()
     fake_time.ns += 500 * 100_000_000
     assert has_pss()
+
+
+def test_a_newcomer_is_measured_at_its_second_sample(fake_proc, fake_time, tree):
+    def measured():
+        return [x["pid"] for x in tree.sample()["processes"] if "private_bytes" in x]
+
+    fake_proc.process(100, 1)
+    assert measured() == [100]
+    fake_proc.process(101, 100)
+    assert [measured() for _ in range(3)] == [[], [101], []]
+    # What newcomers take puts the next reading off, and so many of them are not measured.
+    fake_time.step_ns = 70_000_000
+    fake_proc.process(102, 100)
+    assert [measured() for _ in range(2)] == [[], [102]]
+    fake_proc.process(103, 100)
+    assert [measured() for _ in range(3)] == [[], [103], []]
+    fake_proc.process(104, 100)
+    assert [measured() for _ in range(2)] == [[], []]
 
 
 @pytest.mark.parametrize("text", [b"", b"100 (a", b"100 (a) S 1 2", b"100 (a) S x y z"])

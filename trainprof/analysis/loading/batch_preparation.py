@@ -156,6 +156,7 @@ def fetch_of(making: BatchPreparation, p: LoaderIterations) -> Fetch | None:
         return None
     mine = table if is_mine.all() else table.rows(is_mine)
     batch_bytes = mine.batch_bytes[~np.isnan(mine.batch_bytes)]
+    tensors = mine.batch_tensors[~np.isnan(mine.batch_tensors)]
     workers = [_worker(process, p, _resources(process, samples)) for process in _by_process(mine)]
     per_sample = (mine.wall_ns - mine.collate_ns) / np.maximum(mine.samples, 1)
     return Fetch(
@@ -164,6 +165,7 @@ def fetch_of(making: BatchPreparation, p: LoaderIterations) -> Fetch | None:
         **usage_of(mine),
         samples=int(mine.samples.sum(dtype=np.int64)),
         batch_bytes=float(batch_bytes.mean()) if len(batch_bytes) else None,
+        batch_tensors=float(tensors.mean()) if len(tensors) else None,
         dataset_s=int((mine.wall_ns - mine.collate_ns).sum()) / 1e9,
         collate_s=int(mine.collate_ns.sum()) / 1e9,
         typical_sample_s=float(np.median(per_sample)) / 1e9,

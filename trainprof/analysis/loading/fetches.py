@@ -53,6 +53,7 @@ class FetchTable:
     read_bytes: Float64
     major_faults: Float64
     batch_bytes: Float64
+    batch_tensors: Float64
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -135,6 +136,7 @@ def _measured(details: Details, start: Int64) -> dict[str, Any]:
         "read_bytes": or_nothing(values(io_place, io["value"] & ((1 << FAULTS_SHIFT) - 1))),
         "major_faults": or_nothing(values(io_place, io["value"] >> FAULTS_SHIFT)),
         "batch_bytes": values(batch_place, batch["value"]),
+        "batch_tensors": values(batch_place, batch["site"]),
     }
 
 

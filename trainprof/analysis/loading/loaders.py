@@ -211,14 +211,14 @@ def _with_callers(
         stage = p.stage[place] if len(p) else np.array([""] * len(own))
         training += names.stacks(own["value"][stage == TRAINING].astype(np.int64))
         evaluating.append(names.stacks(own["value"][stage == EVALUATION].astype(np.int64)))
-    lines = {site for stack in training for site, _ in stack}
-    functions = {function_of(*frame) for stack in training for frame in stack}
+    lines = {site for stack in training for site, _ in stack.frames}
+    functions = {function_of(*frame) for stack in training for frame in stack.frames}
     called = []
     for loader, stacks in zip(loaders, evaluating, strict=True):
         calls: Counter[str] = Counter()
         for stack, count in stacks.items():
-            shared = (f[0] for f in stack if function_of(*f) in functions and f[0] not in lines)
-            site = next(shared, None)
+            known = (f[0] for f in stack.frames if function_of(*f) in functions)
+            site = next((site for site in known if site not in lines), None)
             if site is not None:
                 calls[site] += count
         most = [site for site, count in calls.items() if count > _MOST * stacks.total()]
@@ -241,6 +241,7 @@ def _loader_of(
     settings: dict[str, Any] = {
         name: read(metadata.get(name)) for names, read in _SETTINGS for name in names
     }
+    lines, library_call = fetch_lines(making.fetches, p.loader, making.stack_samples)
     return Loader(
         id=p.loader,
         site=sites[site if isinstance(site, int) else 0],
@@ -260,7 +261,8 @@ def _loader_of(
         draws_all=None if _has_parts(p) else _draws_all(metadata),
         draws_in_order=_draws_in_order(metadata),
         call=call_of(metadata, sites),
-        hot_lines=fetch_lines(making.fetches, p.loader, making.stack_samples),
+        hot_lines=lines,
+        library_call=library_call,
         worker_threads=threads_of(making.threads, fetch),
         equal_workers=equal_workers(making.streams, fetch),
         has_asked_for_worker=asked or metadata.get("shards") is not None,
@@ -362,9 +364,10 @@ def _word(value: Any) -> str | None:
 _SETTINGS: Final[tuple[tuple[tuple[str, ...], Callable[[Any], Any]], ...]] = (
     (("is_iterable", "set_up_as_workers_start", "persistent_workers", "pin_memory"), _flag),
     (("holds_tensors", "is_stackable", "sampler_takes_epoch", "guards_main"), _flag),
-    (("dataset", "start_method", "workers_started_by"), _word),
+    (("runs_own_code",), _flag),
+    (("dataset", "dataset_function", "start_method", "workers_started_by"), _word),
     (("num_workers", "prefetch_factor", "batch_size"), integer),
-    (("open_files", "unpicklable", "generators"), words),
+    (("open_files", "python_objects", "unpicklable", "generators"), words),
 )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -24,9 +24,12 @@ from trainprof.analysis.statistics.time_weighted import (
     spans_between,
     statistics,
 )
-from trainprof.analysis.summary.device import MemoryGrowth
+from trainprof.analysis.summary.device import CopiedPages, MemoryGrowth
 from trainprof.analysis.timeline.events import Int64
 from trainprof.record.notes import known
+
+if TYPE_CHECKING:
+    from trainprof.analysis.summary.loader import Loader
 
 Key = tuple[int, int]  # pid and start time
 Samples = list[tuple[int, Line]]  # of one process: time in ns, and its counters
@@ -315,6 +318,55 @@ def memory_growth(
         room_bytes=room_bytes,
         passes=1 + int(((pass_starts > t_ns[0]) & (pass_starts <= t_ns[-1])).sum()),
     )
+
+
+def copied_by_workers(
+    ticks: list[Tick], main_pid: int | None, loaders: Iterable[Loader]
+) -> CopiedPages | None:
+    """Returns what workers copied of the memory that they share with the process that forked them.
+
+    Of the loader whose workers copied most. Their private memory grows then and what they have in
+    all does not; what is given back elsewhere becomes private without a copy.
+    """
+    grown = [_copied(ticks, main_pid, loader) for loader in loaders if loader.fetch is not None]
+    known = [copied for copied in grown if copied is not None]
+    return max(known, key=lambda copied: copied.last_bytes, default=None)
+
+
+def _copied(ticks: list[Tick], main_pid: int | None, loader: Loader) -> CopiedPages | None:
+    rows = loader.fetch.per_worker if loader.fetch is not None else []
+    pids = {int(row["pid"]) for row in rows if row.get("worker") is not None} - {main_pid}
+    samples = samples_by_pid(ticks, {*pids, main_pid or 0})
+    main = samples.pop(main_pid or 0)
+    grown = []
+    for own in samples.values():
+        measured = [(t_ns, p) for t_ns, p in own if known(p.get("private_bytes")) is not None]
+        if len(measured) < 2:
+            continue
+        (start_ns, before), (end_ns, after) = measured[0], measured[-1]
+        first, last = (float(p["private_bytes"]) for p in (before, after))
+        copied = last - first - max(_grown(measured, start_ns, end_ns), 0.0)
+        given_back = -_grown(main, start_ns, end_ns)
+        if copied >= max(LEAST_GROWTH_BYTES, first) and given_back < copied / 2:
+            grown.append((first, last, (end_ns - start_ns) / NS_PER_S))
+    if not grown:
+        return None
+    first, last, seconds = (float(np.median(column)) for column in zip(*grown, strict=True))
+    return CopiedPages(
+        site=loader.site,
+        workers=min(len(grown), loader.num_workers or 1),
+        first_bytes=first,
+        last_bytes=last,
+        seconds=seconds,
+        python_objects=loader.python_objects,
+    )
+
+
+def _grown(samples: Samples, start_ns: int, end_ns: int) -> float:
+    """Returns by how much a process's own memory grew, shared pages counted, bytes."""
+    sizes = [known(p.get(_OWN)) for t_ns, p in samples if start_ns <= t_ns <= end_ns]
+    own = [size for size in sizes if size is not None]
+    return own[-1] - own[0] if own else 0.0
 
 
 def room_of(memory: dict[str, object], last_sample: dict[str, object] | None) -> float | None:

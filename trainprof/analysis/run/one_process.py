@@ -19,7 +19,12 @@ from trainprof.analysis.distributed.collectives import (
 )
 from trainprof.analysis.lines.times import line_cost
 from trainprof.analysis.loading.loaders import LoaderPart, loader_part
-from trainprof.analysis.machine.processes import memory_growth, room_of, ticks_of
+from trainprof.analysis.machine.processes import (
+    copied_by_workers,
+    memory_growth,
+    room_of,
+    ticks_of,
+)
 from trainprof.analysis.machine.system import system_of
 from trainprof.analysis.model.compilations import compilations_of, compiling_in_training
 from trainprof.analysis.model.torch_settings import TorchSettings, torch_settings
@@ -47,7 +52,7 @@ from trainprof.analysis.stacks.loop_code import StacksPart, stacks_part
 from trainprof.analysis.stacks.loss_in_loop import sampled_loop
 from trainprof.analysis.stacks.outside_loop import startup_and_shutdown
 from trainprof.analysis.summary.code import Compilation, OutsideLoop, hottest
-from trainprof.analysis.summary.device import MemoryGrowth, SyncPoint, Transfer
+from trainprof.analysis.summary.device import CopiedPages, MemoryGrowth, SyncPoint, Transfer
 from trainprof.analysis.summary.levels import MANY_STEPS
 from trainprof.analysis.summary.loader import Loader, cost_s
 from trainprof.analysis.summary.run import UNJUDGED, Phases, System, Training
@@ -205,6 +210,7 @@ def _summary(run: Analysed, parts: _Parts) -> RunSummary:
         emptied_caches=device.emptied_caches,
         collectives=parts.collectives.by_line,
         memory_growth=_growth(run, parts.training.warmup_excluded, parts.system),
+        copied_pages=_copied_pages(run, parts.loading.loaders),
         torch_threads=parts.torch.threads,
         numerics=parts.torch.numerics,
         faults=faults_of(run.recording, run.origin_ns),
@@ -266,6 +272,13 @@ def _dearest_site(rows: Sequence[Transfer | SyncPoint]) -> str | None:
     """Returns the line that cost training most of them, None where the device felt none."""
     dearest, _ = dearest_in_training(rows)
     return dearest.site if dearest is not None and idle_during_s(dearest) > 0 else None
+
+
+def _copied_pages(run: Analysed, loaders: list[Loader]) -> CopiedPages | None:
+    with_workers = [loader for loader in loaders if loader.num_workers]
+    if not with_workers:
+        return None
+    return copied_by_workers(ticks_of(run.recording.process_lines), run.process.pid, with_workers)
 
 
 def _growth(run: Analysed, warmup: int, system: System | None) -> MemoryGrowth | None:

@@ -93,6 +93,11 @@ def across_ranks(summaries: Sequence[RunSummary], rows: list[dict[str, Any]]) ->
         out_of_memory=next((own.out_of_memory for own in summaries if own.out_of_memory), None),
         collectives=_mean_collectives([summary.collectives for summary in summaries]),
         memory_growth=_most_growth(summaries),
+        copied_pages=max(
+            (own.copied_pages for own in summaries if own.copied_pages is not None),
+            key=lambda copied: copied.last_bytes,
+            default=None,
+        ),
         unshared=_unshared(summaries),
         faults=common_faults([summary.faults for summary in summaries]),
     )

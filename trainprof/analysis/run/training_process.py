@@ -150,7 +150,7 @@ def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProces
                 if topic is Topic.ENVIRONMENT and ids and isinstance(text, dict):
                     text = _with_shifted_optimizer(text, ids)
                 if topic is Topic.STACK and ids and isinstance(text, list):
-                    text = [x + ids if isinstance(x, int) and x else x for x in text]
+                    text = _with_shifted_sites(text, ids)
                 texts[topic][number + ids] = text
         ids += max(log.texts, default=0)
         threads += int(log.events.thread.max()) + 1 if len(log.events) else 0
@@ -160,6 +160,16 @@ def _joined(logs: list[ProcessLog], workers: list[ProcessLog]) -> TrainingProces
     return TrainingProcess(
         logs, events, np.concatenate(details), metadata, main_thread, workers, rank, world_size
     )
+
+
+def _with_shifted_sites(stack: list[Any], ids: int) -> list[Any]:
+    shifted: list[Any] = []
+    for site in stack:
+        if isinstance(site, int):
+            shifted.append(site + ids if site else 0)
+        elif isinstance(site, list):
+            shifted.append([x + ids if isinstance(x, int) else x for x in site])
+    return shifted
 
 
 def _with_shifted_optimizer(note: dict[str, Any], ids: int) -> dict[str, Any]:

@@ -43,6 +43,7 @@ SHOWN_FROM_SHARE: Final = 0.05
 LIKELY_FROM_SHARE: Final = 0.5
 LIKELY_INSIDE_SHARE: Final = 1 / 3
 _SHOWN_LINES: Final = 5
+_OTHER_LINES: Final = 3
 # Of the looks that were wanted in a part, those that were taken in one function.
 _ENDS_SHARE: Final = 0.6
 
@@ -135,9 +136,9 @@ def lines_of_part(
         return []
     effective = total * independent / known
     counted = Counter[tuple[str, str]]()
-    for frames, count in stacks.items():
-        if frames and frames[0][0] != UNKNOWN_SITE:
-            counted[frames[0]] += count
+    for stack, count in stacks.items():
+        if stack.frames and stack.frames[0][0] != UNKNOWN_SITE:
+            counted[stack.frames[0]] += count
     lines = []
     for (site, function), count in counted.items():
         low = least_share(count / total, effective)
@@ -176,7 +177,7 @@ def lines_of_training(
             lines = lines or _likely_line(name, here, names, seconds.get(name), visits=steps)
             if not lines:
                 here = samples.where(in_order[wanted == key])
-                lines = _where_it_ends(name, here, names)
+                lines = _where_it_ends(name, names.stacks(here.stack))
             lines = [replace(line, waits_share=_waits_share(line, here, names)) for line in lines]
         shown += lines
     return shown
@@ -200,7 +201,7 @@ def is_met_at(line: HotLine, samples: StackSamples, names: LineNames) -> Bool:
     asked = function_of(line.site, line.function)
     is_there = np.zeros(len(numbers), dtype=bool)
     for index, number in enumerate(numbers.tolist()):
-        [frames] = names.stacks(np.array([number]))
+        frames = names.frames(number)
         is_there[index] = bool(frames) and function_of(*frames[0]) == asked
     met: Bool = is_there[which]
     return met
@@ -220,13 +221,12 @@ def _likely_line(
     stacks = {number: names.stacks(np.array([number])) for number in set(samples.stack.tolist())}
     met = Counter[Stack]()
     waited_ns = Counter[tuple[str, str]]()
-    for number, stack in stacks.items():
-        [frames] = stack
+    for number, [stack] in stacks.items():
         here = samples.stack == number
-        met[frames] += int(np.count_nonzero(here))
-        if frames:
+        met[stack] += int(np.count_nonzero(here))
+        if stack.frames:
             late = here & ~samples.is_known
-            waited_ns[function_of(*frames[0])] += int(
+            waited_ns[function_of(*stack.frames[0])] += int(
                 (samples.taken_ns - samples.wanted_ns)[late].sum()
             )
     lines = lines_met(part, met, len(samples), None)
@@ -240,9 +240,9 @@ def _likely_line(
     return [replace(line, is_likely=True, is_line_known=False)]
 
 
-def _where_it_ends(part: str, samples: StackSamples, names: LineNames) -> list[HotLine]:
+def _where_it_ends(part: str, stacks: Counter[Stack]) -> list[HotLine]:
     """Returns the function in which most samples that were wanted in a part met its end."""
-    lines = lines_met(part, names.stacks(samples.stack), len(samples), None)
+    lines = lines_met(part, stacks, stacks.total(), None)
     if not lines or lines[0].share < _ENDS_SHARE:
         return []
     return [replace(lines[0], is_likely=True, is_end=True, line_share=None)]
@@ -252,11 +252,19 @@ def fetch_lines(
     fetches: FetchTable,
     loader: int,
     samples_by_thread: Mapping[tuple[int, int], tuple[StackSamples, LineNames]],
-) -> list[HotLine]:
-    """Returns the lines that the preparation of one loader's batches goes to."""
+) -> tuple[list[HotLine], str | None]:
+    """Returns the lines that the preparation of one loader's batches goes to.
+
+    And the function of a library that most of it is in, below no line of the user's.
+    """
     met = fetch_samples(fetches, loader, samples_by_thread)
+    by_library = Counter[tuple[str, ...]]()
+    for stack, count in met.stacks.items():
+        by_library[() if stack.frames else stack.calls] += count
     seconds = float(fetches.wall_ns[fetches.loader == loader].sum() / 1e9)
-    return lines_met(MAKING, met.stacks, met.asked, seconds)
+    lines = lines_met(MAKING, met.stacks, met.asked, seconds)
+    lines = lines or _where_it_ends(MAKING, met.stacks + met.late)
+    return lines, _library_call(by_library)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +272,13 @@ class FetchSamples:
     """Samples of those that prepare a loader's batches: how many were wanted, and those in time.
 
     Attributes:
+        late: Those that met the end of what let nobody else run at the wanted moment.
         distinct: How many of `stacks` were taken, as `distinct` counts them.
     """
 
     asked: int
     stacks: Counter[Stack]
+    late: Counter[Stack]
     distinct: int
 
 
@@ -277,7 +287,7 @@ def fetch_samples(
     loader: int,
     samples_by_thread: Mapping[tuple[int, int], tuple[StackSamples, LineNames]],
 ) -> FetchSamples:
-    asked, taken, stacks = 0, 0, Counter[Stack]()
+    asked, taken, stacks, late = 0, 0, Counter[Stack](), Counter[Stack]()
     is_mine = fetches.loader == loader
     for (pid, thread), (samples, names) in samples_by_thread.items():
         chosen = is_mine & (fetches.pid == pid) & (fetches.thread == thread)
@@ -295,8 +305,9 @@ def fetch_samples(
         asked += int(np.count_nonzero(is_fetching(samples.wanted_ns)))
         is_met = is_fetching(samples.taken_ns)
         stacks += names.stacks(samples.stack[is_met & samples.is_known], of_dataset=True)
+        late += names.stacks(samples.stack[is_met & ~samples.is_known], of_dataset=True)
         taken += distinct(samples.where(is_met & samples.is_known))
-    return FetchSamples(asked, stacks, taken)
+    return FetchSamples(asked, stacks, late, taken)
 
 
 def lines_met(
@@ -315,19 +326,23 @@ def lines_met(
     counted = asked if is_at_least else known
     by_function: dict[tuple[str, str], Counter[str]] = {}
     callers: dict[tuple[str, str], Counter[tuple[str, ...]]] = {}
-    for frames, count in stacks.items():
-        if not frames or frames[0][0] == UNKNOWN_SITE:
+    calls: dict[str, Counter[tuple[str, ...]]] = {}
+    for stack, count in stacks.items():
+        if not stack.frames or stack.frames[0][0] == UNKNOWN_SITE:
             continue
-        (site, function), *outer = frames
+        (site, function), *outer = stack.frames
         key = function_of(site, function)
         by_function.setdefault(key, Counter())[site] += count
         callers.setdefault(key, Counter())[tuple(frame for frame, _ in outer)] += count
+        calls.setdefault(site, Counter())[stack.calls] += count
     shown = []
     for key, lines in by_function.items():
         met = lines.total()
         share = met / counted
         if share >= SHOWN_FROM_SHARE:
-            (site, here), *others = lines.most_common(2)
+            (site, here), *others = lines.most_common()
+            is_line_known = is_more(here, max((count for _, count in others), default=0))
+            of_all = sum((calls[line] for line in lines), Counter[tuple[str, ...]]())
             [(called_from, _)] = callers[key].most_common(1)
             shown.append(
                 HotLine(
@@ -340,7 +355,30 @@ def lines_met(
                     seconds=None if seconds is None else share * seconds,
                     is_at_least=is_at_least,
                     line_share=here / counted,
-                    is_line_known=is_more(here, sum(count for _, count in others)),
+                    is_line_known=is_line_known,
+                    other_lines={
+                        other: count / counted
+                        for other, count in others[:_OTHER_LINES]
+                        if count >= SHOWN_FROM_SHARE * known
+                    },
+                    library_call=_library_call(calls[site] if is_line_known else of_all),
                 )
             )
     return sorted(shown, key=lambda line: -line.share)[:_SHOWN_LINES]
+
+
+def _library_call(calls: Counter[tuple[str, ...]]) -> str | None:
+    """Returns the innermost function of a library that most samples were in; None where few were.
+
+    Args:
+        calls: From library to library, outermost first, as a `Stack` has them.
+    """
+    total, met, depth = calls.total(), Counter[str](), Counter[str]()
+    for entered, count in calls.items():
+        for at, call in enumerate(dict.fromkeys(entered)):
+            met[call] += count
+            depth[call] = max(depth[call], at)
+    most = [call for call, count in met.items() if is_more(count, total - count)]
+    if total < MIN_SAMPLES or not most:
+        return None
+    return max(most, key=lambda call: depth[call])

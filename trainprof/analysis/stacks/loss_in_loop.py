@@ -132,7 +132,7 @@ def _by_line(
     has none, only that it computes otherwise can be known.
     """
     numbers, which = np.unique(samples.stack, return_inverse=True)
-    lines = [next(iter(names.stacks(np.array([number])))) for number in numbers.tolist()]
+    lines = [names.frames(number) for number in numbers.tolist()]
     sites = [frames[0][0] if frames else "" for frames in lines]
     place = np.unique(np.array(sites), return_inverse=True)[1][which]
     is_early = samples.taken_ns <= until_ns

@@ -11,9 +11,9 @@ import numpy as np
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.stacks.samples import (
     MIN_SAMPLES,
+    Frames,
     LineNames,
     PartsOfLoop,
-    Stack,
     StackSamples,
     thread_samples,
 )
@@ -29,7 +29,7 @@ _MOST_LINES: Final = 10
 _UNKNOWN_PACKAGE: Final = "unknown"
 
 # Seconds of a stack, what it imports and what called the user's innermost frame.
-_Met = tuple[float, Stack, str | None, str | None]
+_Met = tuple[float, Frames, str | None, str | None]
 
 
 def startup_and_shutdown(
@@ -69,7 +69,7 @@ def _outside(samples: StackSamples, parts: PartsOfLoop, names: LineNames) -> Out
 
 def _named(numbers: list[int], seconds: list[float], names: LineNames) -> Iterator[_Met]:
     for number, spent_s in zip(numbers, seconds, strict=True):
-        [frames] = names.stacks(np.array([number]))
+        frames = names.frames(number)
         imported, caller = names.libraries(number)
         if not frames and caller is not None:  # an installed package's, or Python's at its end
             frames = (("", caller),)
@@ -98,13 +98,13 @@ def _imports(met: list[_Met]) -> list[ImportTime]:
 
 def _lines(met: list[_Met]) -> list[OutsideLine]:
     """Returns lines with the time of all that they call, as far down as one has much of it."""
-    reached: dict[Stack, float] = {}
+    reached: dict[Frames, float] = {}
     for spent_s, frames, *_ in met:
         for at in range(len(frames)):
             reached[frames[at:]] = reached.get(frames[at:], 0.0) + spent_s
     least_s = _LEAST_SHARE * sum(spent_s for spent_s, *_ in met)
-    spent: dict[Stack, float] = {}
-    callers: dict[Stack, str | None] = {}
+    spent: dict[Frames, float] = {}
+    callers: dict[Frames, str | None] = {}
     for spent_s, frames, _, caller in sorted(met, key=lambda x: x[0]):
         ends = (frames[at:] for at in range(len(frames)))
         line = next((x for x in ends if reached[x] >= least_s), frames[-1:])

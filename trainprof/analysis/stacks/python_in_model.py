@@ -100,7 +100,7 @@ def _at_calls(stacks: Int64, in_backward: Bool, names: LineNames) -> Bool:
     A hook's has that of the call behind its own frames.
     """
     numbers = np.unique(stacks[in_backward]).tolist()
-    frames = {number: next(iter(names.stacks(np.array([number])))) for number in numbers}
+    frames = {number: names.frames(number) for number in numbers}
     met = set(frames.values())
     calls = [
         number
@@ -144,9 +144,9 @@ def _is_other_code(samples: StackSamples) -> Bool:
 
 def _by_line(names: LineNames, stacks: Int64) -> Counter[str]:
     counted = Counter[str]()
-    for frames, count in names.stacks(stacks).items():
-        if frames:
-            counted[frames[0][0]] += count
+    for stack, count in names.stacks(stacks).items():
+        if stack.frames:
+            counted[stack.frames[0][0]] += count
     return counted
 
 

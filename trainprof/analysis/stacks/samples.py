@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from itertools import takewhile
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from trainprof.analysis.loading.fetches import Details
-from trainprof.analysis.run.metadata import Sites
+from trainprof.analysis.run.metadata import Sites, integers
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting, ProcessLog
 from trainprof.analysis.timeline.ledger import KEY, Attribution, Window, within
 from trainprof.record.schema import FETCHED, Kind, StackFlag, Topic
@@ -28,7 +31,23 @@ UNKNOWN, NO_TORCH, TORCH, LOSS = -1, 0, 1, 2
 
 Texts = Mapping[Topic, Mapping[int, Any]]
 # (site, function) of each of the user's frames, innermost first.
-Stack = tuple[tuple[str, str], ...]
+Frames = tuple[tuple[str, str], ...]
+# Of the path of an installed module, what comes before its name.
+_INSTALLED: Final = re.compile(r".*/(?:(?:site|dist)-packages|python\d\.\d+)/")
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Of one sample.
+
+    Attributes:
+        frames: Those of the user's.
+        calls: By what the innermost one gets from library to library: "PIL.Image (Image.rotate)",
+            outermost first.
+    """
+
+    frames: Frames = ()
+    calls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +132,17 @@ class LineNames:
     def stacks(self, ids: Int64, *, of_dataset: bool = False) -> Counter[Stack]:
         """Counts the stacks of these ids of STACK texts; those whose text is lost are empty.
 
-        With `of_dataset` only those that make a batch in the user's own code are not.
+        With `of_dataset` only those that make a batch in the user's own code are not, and of a
+        library's dataset only what it calls is known.
         """
         counted = Counter[Stack]()
         for number, count in Counter(ids.tolist()).items():
-            counted[self._frames(number, of_dataset=of_dataset)] += count
+            counted[self._stack(number, of_dataset=of_dataset)] += count
         return counted
+
+    def frames(self, stack: int) -> Frames:
+        """Returns the user's frames of one stack."""
+        return self._stack(stack).frames
 
     def libraries(self, stack: int) -> tuple[str | None, str | None]:
         """Returns the package that is imported in a stack, "" if unknown, and the function that
@@ -130,21 +154,37 @@ class LineNames:
         imported, caller = (x if isinstance(x, str) else None for x in pair)
         return imported, caller
 
-    def _frames(self, stack: int, *, of_dataset: bool) -> Stack:
+    def _stack(self, stack: int, *, of_dataset: bool = False) -> Stack:
         frame_ids = self._stacks.get(stack)
-        numbers = (
-            [n for n in frame_ids if isinstance(n, int)] if isinstance(frame_ids, list) else []
-        )
-        if of_dataset and (FETCHED not in numbers or numbers[0] == FETCHED):
-            return ()
+        frame_ids = frame_ids if isinstance(frame_ids, list) else []
+        numbers = [n for n in frame_ids if isinstance(n, int)]
+        called = (n for ids in frame_ids if isinstance(ids, list) for n in integers(ids))
+        calls = tuple(library_call(self._places.get(n)) for n in called)
+        if of_dataset and numbers[:1] == [FETCHED]:
+            return Stack((), calls)
+        if of_dataset and FETCHED not in numbers:
+            return Stack()
         frames = [(self._sites[n], self._function(n)) for n in numbers if n != FETCHED]
         while len(frames) > 1 and _is_part_of(frames[0], frames[1]):
             frames[:2] = [(frames[0][0], frames[1][1])]
-        return tuple(frames)
+        return Stack(tuple(frames), calls)
 
     def _function(self, number: int) -> str:
         place = self._places.get(number)
         return str(place[2]) if isinstance(place, list) and len(place) > 2 else ""
+
+
+def library_call(place: Any) -> str:
+    """Returns a function of a library, by its module's public name: "zipfile (ZipExtFile.read)".
+
+    Args:
+        place: [file, line, qualified name], as a SITE text has it.
+    """
+    file, _, name = place if isinstance(place, list) and len(place) == 3 else ("", 0, "")
+    path = _INSTALLED.sub("", str(file).replace(os.sep, "/")).removesuffix(".py")
+    first, *inner = path.removesuffix("/__init__").split("/")
+    public = takewhile(lambda part: not part.startswith("_"), inner)
+    return f"{'.'.join([first, *public])} ({str(name).rpartition('<locals>.')[2]})"
 
 
 def _is_part_of(frame: tuple[str, str], caller: tuple[str, str]) -> bool:

@@ -49,6 +49,9 @@ class HotLine:
         torch_share: Of the looks at its function, or at what the line calls, those that met torch
             computing; None in older runs, where that is not known, and of what is no code between
             the parts of a step.
+        other_lines: The function's other lines with much of the part, and their shares of it.
+        library_call: The function of a library, called by that line or below it, in which most
+            samples met the line: "PIL.Image (Image.rotate)". None in older runs, and without one.
     """
 
     part: str
@@ -65,6 +68,8 @@ class HotLine:
     is_end: bool = False
     torch_share: float | None = None
     is_line_known: bool = True
+    other_lines: dict[str, float] = field(default_factory=dict)
+    library_call: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,6 +280,26 @@ class MemoryGrowth:
 
 
 @dataclass(frozen=True, slots=True)
+class CopiedPages:
+    """What forked workers of a loader copied of the memory that they share (copy on write).
+
+    Attributes:
+        site: The user's line that builds the loader.
+        workers: That did so, at once.
+        first_bytes, last_bytes: Private memory of each.
+        seconds: Between the two.
+        python_objects: Attributes of the dataset that hold many, which is what is copied.
+    """
+
+    site: str
+    workers: int
+    first_bytes: float
+    last_bytes: float
+    seconds: float
+    python_objects: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Utilization:
     """How much of the time some kernel ran, in percent, weighted by time.
 

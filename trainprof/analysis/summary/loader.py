@@ -46,6 +46,7 @@ class Fetch:
     throttled, reading and asleep partition the wall time; what the kernel does not tell is None,
     and in asleep. Totals are scaled up from the `measured` fetches. `typical_sample_s` is the
     median over batches of a sample's mean; `slow_samples` the slowest of all, slowest first.
+    `batch_tensors` counts the tensors and arrays of a batch, on average.
     `batch_bytes_error` is the standard error of `batch_bytes`, None of fewer than two batches.
     """
 
@@ -68,6 +69,7 @@ class Fetch:
     slow_samples: list[dict[str, Any]]
     per_worker: list[dict[str, Any]]
     batch_bytes_error: float | None = None
+    batch_tensors: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,9 @@ class LoaderConfig:
         draws_in_order: Each epoch has the dataset's samples in order; None: unknown.
         draws_all: Samples of its dataset, if torch's own sampler draws each in each epoch.
         sampler_takes_epoch: Its sampler has set_epoch, as torch's DistributedSampler has.
+        dataset_function: What torch calls of the dataset: "module:Class.__getitem__"; None where it
+            is no Python.
+        runs_own_code: Whether its dataset runs functions of the user's; None: unknown.
     """
 
     site: str
@@ -168,6 +173,8 @@ class LoaderConfig:
     draws_in_order: bool | None = None
     draws_all: int | None = None
     sampler_takes_epoch: bool | None = None
+    dataset_function: str | None = None
+    runs_own_code: bool | None = None
 
     @property
     def may_augment(self) -> bool:
@@ -193,6 +200,7 @@ class LoaderTimes:
             in that.
         bound: None where the pipeline model does not apply.
         hot_lines: Lines on which the preparation of its batches spends time.
+        library_call: A library's function that most of it is in, below none of the user's lines.
         worker_threads: None without workers, and where they did not record it.
         called_at: Where a function that trains calls for evaluation over it; None: unknown.
         evaluation_s, evaluation_wait_s: Evaluation over a loader that also trains, and the waits
@@ -224,6 +232,7 @@ class LoaderTimes:
     receive_cpu_s: float | None = None
     ready_share: float | None = None
     hot_lines: list[HotLine] = field(default_factory=list)
+    library_call: str | None = None
     worker_threads: WorkerThreads | None = None
     called_at: str | None = None
     evaluation_s: float = 0.0
@@ -251,6 +260,8 @@ class LoaderHazards:
     Attributes:
         lost_workers: Those that ended without being asked to.
         open_files: Attributes of the dataset that hold an open file, with their class.
+        python_objects: Attributes of the dataset that hold thousands of Python objects, with their
+            number: forked workers copy the memory of those that they read.
         unpicklable: What workers that are not forked could not receive, with its class.
         changed_between_passes: Attributes of the dataset that training changes between epochs.
         generators: Attributes of the user's dataset that are random generators: workers would have
@@ -268,6 +279,7 @@ class LoaderHazards:
 
     lost_workers: list[dict[str, Any]]
     open_files: list[str] = field(default_factory=list)
+    python_objects: list[str] = field(default_factory=list)
     unpicklable: list[str] = field(default_factory=list)
     changed_between_passes: list[str] = field(default_factory=list)
     generators: list[str] = field(default_factory=list)

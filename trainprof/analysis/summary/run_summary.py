@@ -24,6 +24,7 @@ from trainprof.analysis.summary.code import (
 )
 from trainprof.analysis.summary.device import (
     AFTER_WARMUP,
+    CopiedPages,
     Device,
     EmptiedCache,
     FoundSyncs,
@@ -103,6 +104,7 @@ class DataAndDevices:
         out_of_memory: The device's state, where the run ended because its memory did.
         found_syncs: What --find-syncs found; None where it was not asked for or could not.
         emptied_caches: Lines of the training loop that return cached memory to a device.
+        copied_pages: By forked workers, of several ranks the one whose workers copied most.
         memory_growth: Of the training process, of several ranks the one that grows most; None
             where memory does not grow with the steps.
         torch_threads: Threads of torch's CPU operators, in each rank.
@@ -118,6 +120,7 @@ class DataAndDevices:
     found_syncs: FoundSyncs | None = None
     emptied_caches: list[EmptiedCache] = field(default_factory=list)
     memory_growth: MemoryGrowth | None = None
+    copied_pages: CopiedPages | None = None
     torch_threads: int | None = None
 
     @property

@@ -74,7 +74,8 @@ def needed_first(loader: Loader, change: Mapping[str, Any]) -> list[str]:
     if loader.touches_device and not now:
         first.append(OFF_DEVICE)
     if _is_shared(loader):
-        first.append(f"open {' and '.join(loader.open_files)} in __getitem__, when first used")
+        held = " and ".join(loader.open_files)
+        first.append(f"read {held} into memory once, or open it in __getitem__ when first used")
     if now or loader.workers_started_by not in NEW_PYTHON:
         return first
     if loader.unpicklable:

@@ -137,17 +137,22 @@ def _arguments(change: Mapping[str, Any]) -> str:
 
 def _where_it_goes(feeder: Feeder) -> list[str]:
     """Returns which line the making of batches goes to."""
-    line, fetch = feeder.hot_line(), feeder.loader.fetch
+    line, fetch = feeder.likely_line(), feeder.loader.fetch
     share = 1 - collate_share(fetch)
+    if line is not None and line.is_likely:
+        return [f"most of making a batch seems to go to {place(line)}{around(line)}"]
     if line is not None:
         return [f"{share_of(line)} of making a batch goes to {place(line)}{around(line)}"]
     if fetch is None or fetch.dataset_s is None or share < _OF_DATASET or not fetch.samples:
         return []
     each = span(fetch.dataset_s / fetch.samples)
-    return [
-        f"{percent(share)} of making a batch is dataset[i], {each} a sample: trainprof lines shows "
-        "which of its lines take it"
-    ]
+    of_it = f"{percent(share)} of making a batch is dataset[i], {each} a sample"
+    if feeder.loader.runs_own_code is not False:
+        return [f"{of_it}: trainprof lines shows which of its lines take it"]
+    called, asked = feeder.loader.library_call, feeder.loader.dataset_function
+    where = "" if called is None else f", mostly in {called}"
+    timed = "" if asked is None else f"; a library's code: trainprof lines -f {asked} times it"
+    return [f"{of_it}{where}{timed}"]
 
 
 def _own_call(loader: Loader, given: Mapping[str, Any]) -> str:

@@ -31,7 +31,7 @@ from trainprof.findings.loading.waiting import (
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.tune_support import rerun_words
-from trainprof.findings.wording import place
+from trainprof.findings.wording import places
 
 # Of the fetch time: a disk that takes this share of it may have no more to give.
 _READING_SHARE: Final = 0.2
@@ -122,7 +122,7 @@ def _is_one_function(feeder: Feeder) -> bool:
 def cheaper_samples(line: HotLine | None, loader: Loader) -> str:
     """Returns the advice to make samples cheaper, with the line to begin at."""
     if line is not None:
-        return f"cheaper samples: {place(line)} first"
+        return f"cheaper samples: {places(line)} first"
     columns = ""
     if loader.dataset == _OF_COLUMNS:
         columns = "of a datasets.Dataset only the columns that are used (with_format(columns=)); "

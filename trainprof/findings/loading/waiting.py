@@ -71,6 +71,8 @@ COLLATE_SHARE: Final = 0.5
 # Of a step spent on taking batches over; and so long at least, for a plain batch takes 1 to 2 ms.
 RECEIVE_SHARE: Final = 0.05
 RECEIVE_S: Final = 0.005
+# What one tensor takes at most where its worker answers at once.
+_TENSOR_S: Final = 0.002
 # A sample that takes no longer is mostly the asking for it, and putting it into the batch.
 CHEAP_SAMPLE_S: Final = 20e-6
 # Of training; and in batches of so many at least.
@@ -447,11 +449,16 @@ def _slow_share(fetch: Fetch | None, inputs: PipelineInputs) -> float:
 
 
 def _waits_for_busy_worker(loader: Loader) -> bool:
+    """Whether an IPC transfer waits for a worker that is at work or has no core, not for tensors.
+
+    Each tensor of a batch is one request to the worker's process.
+    """
     fetch, took_s, worked_s = loader.fetch, loader.receive_s, loader.receive_cpu_s
     if fetch is None or fetch.wall_s is None or took_s is None or worked_s is None:
         return False
     each_s = took_s / max(loader.wait_s.n if loader.wait_s else 1, 1)
-    return worked_s < took_s / 2 and fetch.wall_s.mean >= each_s
+    are_few = each_s > _TENSOR_S * (fetch.batch_tensors or np.inf)
+    return worked_s < took_s / 2 and (fetch.wall_s.mean >= each_s or are_few)
 
 
 def _own_share_of_receiving(loader: Loader) -> float:

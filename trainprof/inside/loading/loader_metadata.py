@@ -20,7 +20,9 @@ from trainprof.inside.loading.dataset_tracking import whole_of
 from trainprof.inside.loading.known_length import known_length
 from trainprof.inside.loading.worker_requirements import (
     generators,
+    holds_code,
     open_files,
+    python_objects,
     start_method,
     unpicklable,
 )
@@ -112,11 +114,23 @@ class LoaderDescriptions:
         if kind.met <= FIRST_LOOKS or kind.met >= kind.next_look:
             are_forked = metadata["workers_started_by"] == "fork"
             kind.closer = look_closer(loader, self.is_own_class, workers_are_forked=are_forked)
+            kind.closer |= self._code_of(whole_of(getattr(loader, "dataset", None)))
             kind.next_look = 2 * kind.met
             self._closer_of.pop(key, None)
         if len(self._closer_of) >= _MOST_REMEMBERED:
             self._closer_of.clear()
         return self._closer_of.setdefault(key, kind.closer)
+
+    def _code_of(self, dataset: Any) -> dict[str, Any]:
+        """Returns what torch calls of a dataset, and whether it runs functions of the user's."""
+        names = ("__iter__",) if is_iterable(dataset) else ("__getitems__", "__getitem__")
+        methods = (of_class(type(dataset), name) for name in names)
+        called = next((method for method in methods if type(method) is FunctionType), None)
+        is_own = called is not None and self._sites.is_user_code(called.__code__)
+        return {
+            "runs_own_code": is_own or holds_code(dataset, self._sites.is_user_code),
+            "dataset_function": called and f"{called.__module__}:{called.__qualname__}",
+        }
 
     def _is_own_stream(self, dataset: Any) -> bool:
         """Whether code of the user's gives the samples of an iterable dataset."""
@@ -227,6 +241,7 @@ def look_closer(
     dataset = whole_of(getattr(loader, "dataset", None))
     return {
         "open_files": open_files(dataset),
+        "python_objects": python_objects(dataset) if workers_are_forked else [],
         "unpicklable": [] if workers_are_forked else unpicklable(loader),
         "generators": generators(dataset, is_own),
     }

@@ -9,10 +9,10 @@ import itertools
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from types import FunctionType, GeneratorType, MethodType, ModuleType
+from types import CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, Final
 
-from trainprof.inside.patching.static_lookup import stored
+from trainprof.inside.patching.static_lookup import of_class, stored
 
 # Of an object's attributes, and of what is in a list or dict, so many are looked at.
 _MAX_ATTRIBUTES: Final = 64
@@ -42,6 +42,8 @@ _OPEN: Final = {
     "psycopg2": ("connection", "cursor"),
     "pymysql": ("Connection", "Cursor"),
 }
+_HOLDERS: Final = frozenset(map(id, (list, tuple, dict, set, frozenset, deque)))
+_MANY_OBJECTS: Final = 10_000
 # What keeps the state of random numbers, which each worker gets a copy of.
 _GENERATORS: Final = {
     "numpy": ("Generator", "RandomState"),
@@ -51,6 +53,8 @@ _GENERATORS: Final = {
 # Of a loader's, what its workers are given.
 _SENT: Final = ("dataset", "collate_fn", "worker_init_fn")
 _LOCKS: Final = ("lock", "RLock")
+# By which a dataset uses what it holds: another dataset, a transform, a module.
+_CALLED: Final = ("__getitem__", "__iter__", "__call__", "forward")
 _PICKLED_ITS_WAY: Final = ("__reduce__", "__reduce_ex__", "__getstate__")
 
 
@@ -63,6 +67,20 @@ def open_files(dataset: Any) -> list[str]:
         if _is_open(type(thing))
         # But a text file that is not read: a log, say.
         and not (type(thing) is io.TextIOWrapper and type(thing.buffer) is io.BufferedWriter)
+    )
+    return list(itertools.islice(names, _MOST_NAMED))
+
+
+def python_objects(dataset: Any) -> list[str]:
+    """Returns a dataset's attributes that hold many Python objects, with their number.
+
+    Whoever reads one changes its reference count, and so its page of memory.
+    """
+    held = _walk("", dataset, _FILE_DEPTH, lambda thing: not _is_open(type(thing)))
+    names = (
+        f"{name} ({type(thing).__name__} of {len(thing):,})".lstrip()
+        for name, thing in held
+        if id(type(thing)) in _HOLDERS and len(thing) >= _MANY_OBJECTS
     )
     return list(itertools.islice(names, _MOST_NAMED))
 
@@ -81,6 +99,18 @@ def generators(dataset: Any, is_own: Callable[[type], bool]) -> list[str]:
         if type(value).__name__ in _GENERATORS.get(type(value).__module__.partition(".")[0], ())
     )
     return list(itertools.islice(names, _MOST_NAMED))
+
+
+def holds_code(dataset: Any, is_user_code: Callable[[CodeType], bool]) -> bool:
+    """Whether a dataset holds a function of the user's, or an object whose calls run one."""
+    held = _walk("", dataset, _MAX_DEPTH, lambda thing: not _is_open(type(thing)))
+    calls = (
+        thing if type(thing) is FunctionType else of_class(type(thing), name)
+        for _, thing in held
+        if thing is not dataset
+        for name in _CALLED
+    )
+    return any(type(call) is FunctionType and is_user_code(call.__code__) for call in calls)
 
 
 def is_on_device(batch: Any, tensor: Any) -> bool:

@@ -52,6 +52,7 @@ class CallSites:
         self._is_user: dict[int, bool] = {}
         self._known: dict[tuple[int, int], int] = {}
         self._call_ends: dict[tuple[int, int], tuple[int, int] | None] = {}
+        self._library_of: dict[int, str] = {}
         self._judged: list[CodeType] = []
 
     def is_user_code(self, code: CodeType) -> bool:
@@ -68,7 +69,7 @@ class CallSites:
     def _keep(self, code: CodeType) -> None:
         """Keeps code that was judged, so that its id is no other's; too much is forgotten."""
         if len(self._judged) >= _MOST_CODES:
-            tables = self._is_user, self._known, self._call_ends
+            tables = self._is_user, self._known, self._call_ends, self._library_of
             for table in (*tables, self._judged, *tables):  # another thread may have added some
                 table.clear()
         self._judged.append(code)
@@ -111,6 +112,38 @@ class CallSites:
             return sites
         return [*sites[:_KEPT_FRAMES], *sites[-_KEPT_FRAMES:]]
 
+    def library_calls(
+        self, frame: Place | None, until: CodeType | None = None, fetching: str | None = None
+    ) -> tuple[int, ...]:
+        """Returns the functions by which the innermost user frame gets from library to library.
+
+        As site ids, outermost first: of each library that it is in the one that was called. torch
+        is none of them. It ends before the frame of `until`, and in torch's file `fetching`.
+        """
+        entered: list[CodeType] = []
+        inside = ""
+        while frame is not None and frame.f_code is not until:
+            code = frame.f_code
+            if self.is_user_code(code) or code.co_filename == fetching:
+                break
+            library = self._library(code)
+            if library and library == inside:
+                entered[-1] = code
+            elif library:
+                entered.append(code)
+                inside = library
+            frame = frame.f_back
+        return tuple(self.beginning_of(code) for code in reversed(entered))
+
+    def _library(self, code: CodeType) -> str:
+        """Returns the package or module of Python's that code is in; "" of torch and the user."""
+        known = self._library_of.get(id(code))
+        if known is None:
+            known = "" if self.is_ours_or_torch(code) else self._installed(code)
+            self._library_of[id(code)] = known
+            self._keep(code)
+        return known
+
     def libraries(self, frame: Place | None) -> tuple[str | None, str | None]:
         """Returns which package a stack imports, or which function called the user's innermost.
 
@@ -150,7 +183,7 @@ class CallSites:
         code = frame.f_code
         key = (id(code), frame.f_lasti)
         number = self._known.get(key)
-        return self._define(key, code, _line_of(frame)) if number is None else number
+        return self._define(key, code, _line_of(frame), code.co_name) if number is None else number
 
     def shown(self, number: int, cwd: str | None) -> str:
         """Returns a site as the report shows it, `file.py:41`, relative to `cwd`."""
@@ -167,16 +200,17 @@ class CallSites:
         # No instruction of a frame: `f_lasti` is -1 before the first.
         key = (id(code), -1 - code.co_firstlineno)
         number = self._known.get(key)
-        return self._define(key, code, code.co_firstlineno) if number is None else number
+        name: str = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
+        return self._define(key, code, code.co_firstlineno, name) if number is None else number
 
     def site_at(self, path: str, line: int) -> int:
         """Returns the site id of a line of a file, whatever function it is in."""
         text = json.dumps([os.path.join(self._cwd, path), line, ""], ensure_ascii=True)
         return self._log.define(Topic.SITE, text)
 
-    def _define(self, key: tuple[int, int], code: CodeType, line: int) -> int:
+    def _define(self, key: tuple[int, int], code: CodeType, line: int, name: str) -> int:
         self._keep(code)
-        text = json.dumps([self._path(code), line, code.co_name], ensure_ascii=True)
+        text = json.dumps([self._path(code), line, name], ensure_ascii=True)
         number = self._known[key] = self._log.define(Topic.SITE, text)
         return number
 
@@ -226,12 +260,15 @@ class CallSites:
         file = os.path.join(self._cwd, code.co_filename)
         if (writer := _written_by(file)) is not None:
             return writer
-        inside = max(
-            (path for path in self._libraries if file.startswith(path)), key=len, default=""
-        )
-        name = file[len(inside) :].partition(os.sep)[0].removesuffix(".py")
-        is_package = bool(inside) and name.isidentifier() and name not in sys.stdlib_module_names
-        return name if is_package else None
+        name = self._installed(code)
+        return name if name.isidentifier() and name not in sys.stdlib_module_names else None
+
+    def _installed(self, code: CodeType) -> str:
+        """Returns the first name of a file's path below what is installed; "" where it is not."""
+        file = os.path.join(self._cwd, code.co_filename)
+        around = (path for path in self._libraries if file.startswith(path))
+        inside = max(around, key=len, default="")
+        return file[len(inside) :].partition(os.sep)[0].removesuffix(".py") if inside else ""
 
     def are_within(self, frame: FrameType | None, name: str, packages: Collection[str]) -> bool:
         """Whether a stack has a function of that name of one of some packages."""

@@ -429,9 +429,11 @@ class StackSampler:
         return self._torch_users.uses(code, partial(globals_of, ident, code))
 
     def _stack(self, stack: CopiedFrame) -> int:
-        """Returns the id of the user's frames in a stack, innermost first; 0 if none."""
-        sites = self._session.sites
-        key: tuple[object, ...] = (*sites.frames(stack, beginning_of_child(), self._fetch_file),)
+        """Returns the id of the user's frames in a stack, with what they call; 0 if none."""
+        sites, child = self._session.sites, beginning_of_child()
+        key: tuple[object, ...] = (*sites.frames(stack, child, self._fetch_file),)
+        calls = sites.library_calls(stack, child, self._fetch_file) if key else ()
+        key = (calls, *key) if calls else key
         if self._names_libraries or (not key and self._session.log.role == "script"):
             named = sites.libraries(stack)
             key = key if named == (None, None) else (named, *key)

@@ -6,11 +6,17 @@ from typing import Final
 
 from rich.text import Text
 
-from trainprof.analysis.summary.device import Device, DeviceMemory, MemoryGrowth, OutOfMemory
+from trainprof.analysis.summary.device import (
+    CopiedPages,
+    Device,
+    DeviceMemory,
+    MemoryGrowth,
+    OutOfMemory,
+)
 from trainprof.analysis.summary.levels import number_at
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.layout import Page
-from trainprof.report.text.units import byte_count, counted, percent, share_of
+from trainprof.report.text.units import byte_count, counted, percent, seconds, share_of
 
 # More steps than that are nobody's worry.
 _FAR_OFF: Final = 10_000_000
@@ -33,7 +39,8 @@ def memory_sentences(summary: RunSummary) -> list[list[str]]:
     """Returns what is to be known of memory, each in fragments of a sentence."""
     grown = summary.memory_growth
     growing = [] if grown is None else _growing(grown)
-    sentences = [growing, _shared_memory(summary), _short_of_memory(summary)]
+    copied = [] if summary.copied_pages is None else _copying(summary.copied_pages)
+    sentences = [growing, copied, _shared_memory(summary), _short_of_memory(summary)]
     return [sentence for sentence in sentences if sentence]
 
 
@@ -50,6 +57,19 @@ def _growing(grown: MemoryGrowth) -> list[str]:
         "something is kept at every step: a list that is only added to, losses or outputs with "
         "their graph (keep loss.item() or x.detach())"
         + ("" if grown.passes > 1 else ", or data that is read in once"),
+    ]
+
+
+def _copying(copied: CopiedPages) -> list[str]:
+    who = counted(copied.workers, "loader worker")
+    each = " each" if copied.workers > 1 else ""
+    held = f"the dataset's {' and '.join(copied.python_objects)}"
+    return [
+        f"{who} of {copied.site} grew from {byte_count(copied.first_bytes)} to "
+        f"{byte_count(copied.last_bytes)}{each} (private) in {seconds(copied.seconds)}",
+        "they copy the memory of the Python objects that they read, as reference counts change",
+        f"keep {held if copied.python_objects else 'large data'} in a NumPy array, a tensor or "
+        "pyarrow, which stay shared",
     ]
 
 

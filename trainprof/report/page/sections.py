@@ -453,7 +453,11 @@ def hot_lines_section(summary: RunSummary, page: Page) -> list[Text]:
     if not shown:
         return []
     times = Counter(line.site for line in shown)
-    return page.labelled("Hot lines", [_named(x, page, times[x.site] > 1) for x in shown])
+    words = (
+        f"{_named(line, page, times[line.site] > 1)}{_others_of(line, summary.hot_lines)}"
+        for line in shown
+    )
+    return page.labelled("Hot lines", list(words))
 
 
 def _named(line: HottestLine, page: Page, names_part: bool) -> str:
@@ -461,6 +465,23 @@ def _named(line: HottestLine, page: Page, names_part: bool) -> str:
     who = " of each worker" if line.thread == "worker" else ""
     part = f" ({line.part.replace('_', ' ')})" if names_part else ""
     return f"{page.site(line.site)} {line.function}{part} {_share_words(line)}{who}"
+
+
+def _others_of(line: HottestLine, lines: Sequence[HottestLine]) -> str:
+    """Returns the other lines of its function that may have some of its share, which is wide."""
+    if line.share[1] - line.share[0] <= _NARROW:
+        return ""
+    file = line.site.rpartition(":")[0]
+    others = [
+        other.site.rpartition(":")[2]
+        for other in lines
+        if other.site.rpartition(":")[0] == file
+        and (other.function, other.part, other.thread) == (line.function, line.part, line.thread)
+        and other.share[0] < _SHOWN_FROM_SHARE <= other.share[1]
+        and other.samples >= _SHOWN_FROM_SHARE * line.samples
+    ]
+    many = "s" if len(others) > 1 else ""
+    return f" (line{many} {' and '.join(others)} too)" if others else ""
 
 
 def _share_words(line: HottestLine) -> str:

@@ -28,7 +28,7 @@ def fetch(run, ns, *, cpu=0, delay_us=0, read=0, batch_bytes=0, slow=(), stands_
         value = read | 1 << FAULTS_SHIFT
         run.record(Kind.FETCH_IO, start, start, value=value, flags=stands_for)
     if batch_bytes:
-        run.record(Kind.FETCH_BATCH, start, start, site=1, value=batch_bytes, flags=stands_for)
+        run.record(Kind.FETCH_BATCH, start, start, site=3, value=batch_bytes, flags=stands_for)
     for index, took in slow:
         flags = SlowSampleFlag.IS_INDEX
         run.record(Kind.SLOW_SAMPLE, at, at + took, value=index, flags=flags)
@@ -88,6 +88,7 @@ def test_a_workers_row(tmp_path):
     assert (fetches.n, fetches.measured, fetches.samples) == (6, 6, 24)
     assert fetches.cpu_s == pytest.approx(0.024)
     assert (fetches.read_bytes, fetches.major_faults, fetches.batch_bytes) == (6 * 8192, 6, 256)
+    assert fetches.batch_tensors == 3
     first, second = fetches.per_worker
     assert (first["worker"], first["pid"], first["n"]) == (0, 11, 3)
     assert (first["running_s"], first["runnable_s"], first["asleep_s"]) == pytest.approx(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from support import summaries
 
 from trainprof.analysis.machine.processes import (
     Tick,
+    copied_by_workers,
     memory_growth,
     room_of,
 )
@@ -32,6 +36,55 @@ def growth(rss: np.ndarray, *, passes: int = 2, steps: int = STEPS, warmup: int 
 
 
 T_S = np.arange(0, STEPS / 10, 0.5)
+
+
+WORKERS = {11: 0, 12: 1}
+
+
+def forked(private: np.ndarray, own: np.ndarray, main: np.ndarray, *, every: int = 1):
+    """Returns what two workers copied, whose private memory was read every so many samples."""
+    samples = []
+    for n, (mine, shared, parents) in enumerate(zip(private, own, main, strict=True)):
+        each = {"rss_bytes": shared * MIB, "rss_without_files_bytes": shared * MIB}
+        if n % every == 0:
+            each["private_bytes"] = mine * MIB
+        parent = {"rss_bytes": parents * MIB, "rss_without_files_bytes": parents * MIB}
+        samples.append(Tick(n * S // 2, {(PID, 5): parent, (11, 6): each, (12, 6): each}))
+    rows = [{"pid": PID, "worker": None}, *({"pid": p, "worker": n} for p, n in WORKERS.items())]
+    loader = summaries.loader(
+        "train.py:41", num_workers=2, python_objects=["rows (list of 600,000)"]
+    )
+    fetch = replace(summaries.fetch(0.01, 100), per_worker=rows)
+    return copied_by_workers(samples, PID, [replace(loader, fetch=fetch)])
+
+
+# As a case of lists of dicts had it: it flattens.
+COPIES = 28 + 675 * (1 - np.exp(-T_S / 10))
+STAYS, LOADS = 900 + 0 * T_S, 900 + COPIES
+
+
+@pytest.mark.parametrize("every", [1, 20])
+def test_what_workers_copy_of_shared_memory_though_it_flattens(every: int):
+    copied = forked(COPIES, STAYS, STAYS, every=every)
+    last = (len(T_S) - 1) // every * every
+    assert (copied.workers, copied.first_bytes) == (2, 28 * MIB)
+    assert copied.last_bytes == pytest.approx(COPIES[last] * MIB)
+    assert copied.seconds == last / 2
+    assert copied.python_objects == ["rows (list of 600,000)"]
+
+
+@pytest.mark.parametrize(
+    ("private", "own", "main"),
+    [
+        (COPIES, LOADS, STAYS),  # what it loads, or keeps in a cache
+        (28 + 0 * T_S, STAYS, STAYS),
+        (28 + COPIES / 8, STAYS, STAYS),  # imports, collections of garbage
+        (400 + COPIES / 3, STAYS, STAYS),  # of the same size as before
+        (COPIES, STAYS, 2000 - COPIES),  # the training process has given it back
+    ],
+)
+def test_what_workers_have_of_their_own_is_no_copy(private, own, main):
+    assert forked(private, own, main) is None
 
 
 def test_what_each_step_keeps():

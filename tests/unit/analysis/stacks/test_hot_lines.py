@@ -16,10 +16,11 @@ from trainprof.analysis.stacks.hot_lines import (
     lines_met,
     lines_of_part,
 )
-from trainprof.analysis.stacks.samples import MIN_SAMPLES, Stack, least_share
+from trainprof.analysis.stacks.samples import MIN_SAMPLES, Stack, least_share, library_call
 from trainprof.analysis.summary.code import MAKING, HotLine, HottestLine, hottest
+from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.record.schema import FETCHED, Kind
+from trainprof.record.schema import FETCHED, Kind, Topic
 
 STEPS, HOT_STEPS = 30, 60
 
@@ -98,9 +99,66 @@ def test_of_late_samples_only_so_much_is_known(tmp_path: Path) -> None:
 def test_a_line_stands_out_of_its_function_where_samples_meet_it_far_more_often(
     met: tuple[int, ...], is_known: bool
 ) -> None:
-    lines = Counter({((f"train.py:{52 + at}", "stats"),): n for at, n in enumerate(met) if n})
+    stacks = {Stack(((f"train.py:{52 + at}", "stats"),)): n for at, n in enumerate(met) if n}
+    lines = Counter(stacks)
     [line] = lines_met("other", lines, max(lines.total(), MIN_SAMPLES), 1.0)
     assert (line.site, line.is_line_known) == ("train.py:52", is_known)
+
+
+@pytest.mark.parametrize(
+    ("met", "asked", "others"),
+    [
+        ((60, 33, 7), 100, {"data.py:24": 0.33, "data.py:25": 0.07}),
+        ((60, 36, 4), 100, {"data.py:24": 0.36}),
+        ((60, 33, 7), 200, {"data.py:24": 0.165, "data.py:25": 0.035}),  # of those that are known
+        ((40, 20, 15, 13, 12), 100, {"data.py:24": 0.2, "data.py:25": 0.15, "data.py:26": 0.13}),
+        ((100,), 100, {}),
+    ],
+)
+def test_a_function_of_several_slow_lines_has_them_all(
+    met: tuple[int, ...], asked: int, others: dict[str, float]
+) -> None:
+    lines = Counter({Stack(((f"data.py:{23 + at}", "get"),)): n for at, n in enumerate(met)})
+    [line] = lines_met("other", lines, asked, 1.0)
+    assert line.site == "data.py:23"
+    assert line.other_lines == pytest.approx(others)
+
+
+ZIP = "zipfile (ZipExtFile.read)"
+NUMPY = "numpy.lib (NpzFile.__getitem__)"
+
+
+@pytest.mark.parametrize(
+    ("met", "call"),
+    [
+        ({(NUMPY, ZIP): 80, (NUMPY,): 20}, ZIP),
+        ({(NUMPY, ZIP): 40, (NUMPY,): 60}, NUMPY),
+        ({(NUMPY, ZIP): 55, (NUMPY,): 45}, NUMPY),  # no more than chance
+        ({(NUMPY, ZIP): 30, (): 70}, None),
+        ({(NUMPY, ZIP): 7}, None),
+        ({(): 100}, None),
+    ],
+)
+def test_a_line_has_the_innermost_call_of_a_library_that_most_of_it_is(
+    met: dict[tuple[str, ...], int], call: str | None
+) -> None:
+    lines = Counter({Stack((("data.py:30", "get"),), calls): n for calls, n in met.items()})
+    [line] = lines_met("other", lines, MIN_SAMPLES, 1.0)
+    assert line.library_call == call
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "call"),
+    [
+        ("/opt/lib/python3.11/zipfile.py", "ZipExtFile.read", ZIP),
+        ("/opt/lib/python3.12/zipfile/__init__.py", "ZipExtFile.read", ZIP),
+        ("/e/lib/python3.11/site-packages/numpy/lib/_npyio_impl.py", "NpzFile.__getitem__", NUMPY),
+        ("/usr/lib/python3/dist-packages/PIL/Image.py", "Image.rotate", "PIL.Image (Image.rotate)"),
+        ("/e/site-packages/a/_b/c.py", "f.<locals>.g", "a (g)"),
+    ],
+)
+def test_a_call_of_a_library_is_named_by_what_is_public(file: str, name: str, call: str) -> None:
+    assert library_call([file, 1, name]) == call
 
 
 def test_what_a_line_takes_at_least_is_surer_of_more_samples() -> None:
@@ -128,12 +186,51 @@ def test_fetches_have_their_lines(tmp_path: Path) -> None:
         run.learn(optimizer)
     run.stop(loader)
     [loader_entry] = run.summary(tmp_path).loaders
+    assert loader_entry.library_call is None
     [line] = loader_entry.hot_lines  # of one function that with most looks
     assert (line.part, line.function, line.looks) == (MAKING, "__getitem__", 2 * STEPS // 3)
     assert line.site in ("train.py:7", "train.py:8")
     assert (line.share, line.line_share) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
     assert line.called_from == ["train.py:50"]
     assert line.seconds == pytest.approx(STEPS * 0.010 * 2 / 3)
+
+
+def fetching(run: FakeRun, tmp_path: Path, met: int, **how: Any) -> Loader:
+    """Steps with a fetch of 10 ms, sampled once in each."""
+    loader, optimizer = run.loader(), run.optimizer()
+    run.iterate(loader)
+    for step in range(STEPS):
+        with (
+            run.span(Kind.LOADER_NEXT, site=loader, value=step + 1),
+            run.span(Kind.FETCH, site=loader, value=4),
+        ):
+            run.passes_time(5 * MS)
+            sample(run, met, **how)
+            run.passes_time(5 * MS)
+        run.learn(optimizer)
+    run.stop(loader)
+    return run.summary(tmp_path).loaders[0]
+
+
+def rotate(run: FakeRun) -> list[int]:
+    return [run.text(Topic.SITE, ["/lib/python3.11/site-packages/PIL/Image.py", 9, "Image.rotate"])]
+
+
+def test_what_a_librarys_dataset_calls_is_known_though_it_has_no_line(tmp_path: Path) -> None:
+    run = FakeRun()
+    loader = fetching(run, tmp_path, run.text(Topic.STACK, [rotate(run), FETCHED]))
+    assert (loader.hot_lines, loader.library_call) == ([], "PIL.Image (Image.rotate)")
+
+
+def test_fetches_that_were_met_too_late_seem_to_go_to_the_function_that_they_end_in(
+    tmp_path: Path,
+) -> None:
+    run = FakeRun()
+    site = run.text(Topic.SITE, ["train.py", 24, "__getitem__"])
+    stack = run.text(Topic.STACK, [rotate(run), site, FETCHED])
+    [line] = fetching(run, tmp_path, stack, late=MS).hot_lines
+    assert (line.site, line.is_likely, line.line_share) == ("train.py:24", True, None)
+    assert line.library_call == "PIL.Image (Image.rotate)"
 
 
 def hot_lines(tmp_path: Path, *, late_every: int = HOT_STEPS) -> list[HottestLine]:
@@ -173,7 +270,7 @@ def test_each_line_has_its_share_of_a_step(tmp_path: Path) -> None:
 
 
 def test_lines_of_workers_are_of_their_own_time() -> None:
-    stacks: Counter[Stack] = Counter({(("data.py:7", "__getitem__"),): 60, (): 40})
+    stacks: Counter[Stack] = Counter({Stack((("data.py:7", "__getitem__"),)): 60, Stack(): 40})
     [line] = lines_of_part(stacks, 100, FETCH, WORKER_THREAD, 0.5, independent=100)
     assert (line.site, line.part, line.thread, line.samples) == ("data.py:7", "fetch", "worker", 60)
     assert line.share[0] < 0.3 < line.share[1]

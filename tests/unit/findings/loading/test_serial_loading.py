@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,15 @@ def one_function(share: float) -> Planted:
     return unsure(0.008, 0.012, hot_lines=lines)
 
 
+def computing(**loader: Any) -> Planted:
+    return Planted(**WAITING, running=0.6).having(**LEVEL, **loader)
+
+
+def of_library(**loader: Any) -> Planted:
+    made = {"dataset_function": "vision.folder:Folder.__getitem__", "runs_own_code": False}
+    return computing(**{**made, **loader})
+
+
 # Another program on the only core: each of the two has half of it, and waits for as long.
 BESIDE_ANOTHER: dict[str, Any] = {
     "others": Interval(0.5, 1.0, 2.0),
@@ -117,6 +127,16 @@ COMPUTING = Planted(**WAITING, running=0.6)
 LIBRARYS = unsure(0.012, 0.03)
 ROWS = unsure(0.012, 0.03, dataset="Dataset")
 TENSORS = unsure(0.012, 0.03, holds_tensors=True)
+TWO = hot_line(
+    "making batches",
+    line_share=0.5,
+    other_lines={"data.py:13": 0.3, "data.py:14": 0.1},
+    library_call="pandas.core.series (Series.__getitem__)",
+)
+AT_LEAST = replace(TWO, is_at_least=True)
+NOT_APART = replace(TWO, is_line_known=False, other_lines={"data.py:13": 0.3})
+SEEMS = replace(TWO, is_likely=True, is_end=True, is_line_known=False, line_share=None)
+ROTATE = "PIL.Image (Image.rotate)"
 LEVEL = {"changed_between_passes": ["level"]}
 CHEAPER = {"change": {}, "is_at_most": True}
 
@@ -151,7 +171,14 @@ test_serial_loading = reports(
         # As with data that costs nothing, and not without that line alone.
         "one function is nearly all": row(one_function(0.95), likely=2.2, rel=0.05, **CHEAPER),
         "one function is half": row(one_function(0.5), modelled_workers=(1, 9)),
+        "two lines": row(small(hot_lines=[TWO]), "data.py:12", **CHEAPER),
+        "two lines, at least": row(small(hot_lines=[AT_LEAST]), "data.py:12", **CHEAPER),
+        "two lines, not told apart": row(small(hot_lines=[NOT_APART]), "data.py:12", **CHEAPER),
+        "it seems": workers(3, computing(hot_lines=[SEEMS])),
         "a library's dataset": row(seen(LIBRARYS), **CHEAPER),
+        "what a library's calls": workers(3, of_library(library_call=ROTATE)),
+        "whatever a library's calls": workers(3, of_library()),
+        "no Python": workers(3, of_library(dataset_function=None)),
         "rows of a library's": row(seen(ROWS), **CHEAPER),
         "threads that wait for one another": row(crowded(2.0), low=(0.0, 0.99)),
         "one thread": row(crowded(1.0), low=(1.0, 9.0)),

@@ -13,12 +13,16 @@ from trainprof.findings.run_context import RunContext
 
 
 def receiving(
-    cpu_s: float = 0.001, runnable: float = 0.0, is_disturbed: bool = False, **loader: Any
+    cpu_s: float = 0.001,
+    runnable: float = 0.0,
+    is_disturbed: bool = False,
+    tensors: float | None = None,
+    **loader: Any,
 ) -> RunContext:
     """Batches of which each takes 20 ms to be handed over."""
     planted = Planted(workers=4, fetch_s=0.004, compute_s=0.01, receive_s=Interval.exactly(0.02))
     planted.having(
-        fetch={"runnable_s": runnable * 0.004 * STEPS},
+        fetch={"runnable_s": runnable * 0.004 * STEPS, "batch_tensors": tensors},
         receive_s=0.02 * STEPS,
         receive_cpu_s=cpu_s * STEPS,
         **loader,
@@ -38,6 +42,8 @@ test_slow_receive = reports(
         "the training process works": row(receiving(0.019), also=[], **EACH),
         "its collate function": row(receiving(0.019, collate_site="data.py:30"), "data.py:30"),
         "the worker answers late": row(receiving(), **EACH),
+        "the worker answers late, of many tensors": row(receiving(tensors=60.0), **EACH),
+        "few tensors, many objects": row(receiving(0.019, tensors=2.0), also=[], **EACH),
         "with state": row(receiving(kind="StatefulDataLoader"), **EACH),
         "small tensors on a loaded machine": row(receiving(0.019, 0.3, True), is_only=False),
     },
@@ -45,5 +51,10 @@ test_slow_receive = reports(
 # Waiting for a core is no cost of receiving.
 test_others = is_silent(
     "slow_receive",
-    {"no core": receiving(0.001, 0.3), "other programs": receiving(0.001, 0.0, True)},
+    {
+        # A worker at work, or copying pages: no fewer tensors would help.
+        "two tensors": receiving(tensors=2.0),
+        "no core": receiving(0.001, 0.3),
+        "other programs": receiving(0.001, 0.0, True),
+    },
 )

@@ -66,6 +66,9 @@ BUSY = Planted(workers=2, fetch_s=0.04, running=1.0, compute_s=0.019, cores=3)
 ALL = {"python_s": 1.98, "saved_s": 1.98, "is_at_most": True}
 SOME = {"python_s": 0.78, "saved_s": 0.78, "rel": 0.03}
 AVERAGE = with_python({"torch_share": 0.9}, loss_in_loop_s=0.0)
+CALL = "matplotlib.figure (Figure.savefig)"
+THREE = {"line_share": 0.4, "other_lines": {"data.py:13": 0.3, "data.py:14": 0.2}}
+NAMELESS, NOT_APART = {"function": "<module>"}, {"is_line_known": False}
 A_LITTLE = with_python({"line_share": 0.9}, 0.2)
 FORWARD_TOO = with_python({}, 1.0, also=(hot_line("forward"),))
 
@@ -73,6 +76,13 @@ test_python_in_loop = reports(
     "python_in_loop",
     {
         "its line": row(with_python({}), "data.py:12", **ALL),
+        "three lines": row(with_python(THREE), "data.py:12", **ALL),
+        "three of a script": row(with_python({**THREE, **NAMELESS}), "data.py:12", **ALL),
+        "three, not told apart": row(with_python({**THREE, **NOT_APART}), "data.py:12", **ALL),
+        "three of a script, not": row(
+            with_python({**THREE, **NAMELESS, **NOT_APART}), "data.py:12", **ALL
+        ),
+        "most in a library": row(with_python({"library_call": CALL}), "data.py:12", **ALL),
         "no line is known": row(with_python(), None, **ALL),
         "only where it ends": row(with_python({"is_end": True}), None, **ALL),
         "a wait": row(with_python({"waits_share": 0.9}), "data.py:12", **ALL),

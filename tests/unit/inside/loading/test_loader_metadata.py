@@ -33,11 +33,17 @@ from trainprof.record.schema import Topic
 
 TENSORS = TensorDataset(torch.zeros(8, 2))
 PAIRS = [(torch.zeros(2), 1), (torch.ones(2), 0)]
+OF_TENSORS = "TensorDataset.__getitem__"
 ONE, FEW = ConcatDataset([TENSORS]), Subset(TENSORS, [1])
 
 
 class Own(DataLoader[Any]):
     pass
+
+
+class OwnTensors(TensorDataset):
+    def __len__(self) -> int:
+        return 2
 
 
 class Sized(Stream):
@@ -85,6 +91,12 @@ def give_share_elsewhere(worker_id: int) -> None:
 
 def asked(by_one: bool, holds_tensors: bool) -> dict[str, bool]:
     return {"is_asked_one_by_one": by_one, "holds_tensors": holds_tensors}
+
+
+def made_by(name: str, own: bool) -> dict[str, Any]:
+    kinds = {kind.__name__: kind for kind in (Rows, Stream, TensorDataset, ConcatDataset)}
+    module = kinds[name.partition(".")[0]].__module__
+    return {"dataset_function": f"{module}:{name}", "runs_own_code": own}
 
 
 def length(samples: int, batches: int) -> dict[str, int]:
@@ -156,6 +168,12 @@ METADATA: list[tuple[Callable[[], DataLoader[Any]], dict[str, Any]]] = [
     (lambda: DataLoader(Rows(6), 2), asked(False, False)),
     (lambda: DataLoader(Stream(), 2), asked(False, False)),
     (lambda: DataLoader(TENSORS, 2, collate_fn=list), asked(False, True)),
+    # Whose code makes its samples.
+    (lambda: DataLoader(Rows(6), 2), made_by("Rows.__getitems__", True)),
+    (lambda: DataLoader(Sized(), 2), made_by("Stream.__iter__", True)),
+    (lambda: DataLoader(Subset(OwnTensors(TENSORS[0][0]), [1])), made_by(OF_TENSORS, False)),
+    (lambda: DataLoader(ConcatDataset([Numbers()]), 2), made_by("ConcatDataset.__getitem__", True)),
+    (lambda: DataLoader(PAIRS, 2), {"dataset_function": None, "runs_own_code": False}),
     # What its workers get: generators alike, or a share each.
     (lambda: DataLoader(Augmented()), {"generators": ["rng"], "set_up_as_workers_start": False}),
     (

@@ -18,6 +18,7 @@ import torch
 from trainprof.inside.loading.worker_requirements import (
     generators,
     open_files,
+    python_objects,
     unpicklable,
 )
 
@@ -49,6 +50,22 @@ class Reader:
 def loader(**options: Any) -> Any:
     usual = {"dataset": [1, 2], "collate_fn": at_the_top, "worker_init_fn": None}
     return SimpleNamespace(**(usual | options))
+
+
+@pytest.mark.parametrize(
+    ("held", "named"),
+    [
+        ([{"x": 1}] * 10_000, ["held (list of 10,000)"]),
+        (dict.fromkeys(range(20000), ""), ["held (dict of 20,000)"]),
+        (Reader(tuple(range(10_000))), ["held.held (tuple of 10,000)"]),
+        ([0] * 9_999, []),
+        (np.zeros(20_000), []),
+        ("x" * 20_000, []),
+    ],
+)
+def test_what_holds_many_python_objects(held: Any, named: list[str]) -> None:
+    assert python_objects(Reader(held)) == named
+    assert python_objects([[1]] * 10_000) == ["(list of 10,000)"]
 
 
 def made_here() -> Any:

@@ -49,6 +49,27 @@ def test_whose_it_is_is_told_by_its_file(
 
 
 @pytest.mark.parametrize(
+    ("files", "calls"),
+    [
+        (["PIL/a", "PIL/b", "vision/a", "vision/b"], ["vision/b", "PIL/b"]),  # each where entered
+        (["PIL/a", "torch", "PIL/b"], ["PIL/b"]),
+        (["torch"], []),
+        ([], []),
+    ],
+)
+def test_a_line_has_the_functions_by_which_it_gets_into_libraries(
+    tmp_path: Path, files: list[str], calls: list[str]
+) -> None:
+    sites = CallSites(EventLog(str(tmp_path), role="script"), "/project")
+    stack = [torch.__file__ if x == "torch" else f"{LIBRARY}/{x}.py" for x in files]
+    frame = CopiedFrame(code_in(f"{LIBRARY}/loop/run.py"), 0, None)
+    for file in ["train.py", *reversed(stack)]:
+        frame = CopiedFrame(code_in(file), 0, frame)
+    texts = [sites._log.text_of(number) or "" for number in sites.library_calls(frame)]
+    assert [json.loads(text)[0] for text in texts] == [f"{LIBRARY}/{x}.py" for x in calls]
+
+
+@pytest.mark.parametrize(
     ("words", "is_users"),
     [
         (["python", "train.py"], False),

@@ -6,6 +6,7 @@ import gc
 import json
 import math
 import os
+import random
 import signal
 import sys
 import threading
@@ -76,7 +77,11 @@ def work_until(probe: StackSampler, samples: int, work: Callable[[], object] = b
 
 def frames(recording: Recording, sample: Event) -> list[str]:
     """Returns the user's functions in a sample, innermost first."""
-    return [json.loads(recording.texts[site][1])[2] for site in sample.text]
+    return names(recording, [site for site in sample.text if isinstance(site, int)])
+
+
+def names(recording: Recording, sites: list[int]) -> list[str]:
+    return [json.loads(recording.texts[site][1])[2] for site in sites]
 
 
 def count(samples: Iterable[Event], flag: StackFlag) -> int:
@@ -183,6 +188,25 @@ def test_torchs_operators_and_what_else_lets_others_run(
         if are_operators and are_arrays:
             break
     assert (are_operators, are_arrays) == (True, True)
+
+
+def shuffle() -> None:
+    random.Random(1).shuffle([*range(20_000)])
+
+
+@pytest.mark.usefixtures("often")
+def test_what_a_line_calls_of_a_library_is_sampled_with_it(recorder: Recorder) -> None:
+    probe, calls = start(recorder), list[list[str]]()
+    for wanted in range(60, 1200, 60):
+        work_until(probe, wanted, shuffle)
+        recording = recorder.read()
+        samples = [x for x in recording.of(Kind.STACK_SAMPLE) if x.text]
+        inside = [x.text[0] for x in samples if frames(recording, x)[:1] == ["shuffle"]]
+        calls = [names(recording, called) for called in inside if isinstance(called, list)]
+        if len(calls) >= 10:
+            break
+    own = "Random.shuffle" if sys.version_info >= (3, 11) else "shuffle"
+    assert calls.count([own]) == len(calls) >= 10  # whatever that calls in its own module
 
 
 def hold() -> None:
