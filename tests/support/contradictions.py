@@ -64,7 +64,7 @@ _UNEXPLAINED = re.compile(
 )
 _NOTHING = re.compile(
     r"What to change: none of the \d+ causes .* was found \(.*"
-    r"gains under (\d+ %) are not reported\)"
+    r"gains under (\d+ %) (?:are not reported|may be missed)\)"
 )
 _SHARE = re.compile(r"(\d+) %(?: of ([a-z -]+))?")
 _FINDING = re.compile(r"^(\d+) (\w+)(?: at (.*?))?: ", re.MULTILINE)

@@ -170,7 +170,8 @@ def nothing_words(summary: RunSummary, page: Page, more: str = _MORE) -> str:
         return ""
     least = f"gains under {percent(bar)} are not reported"
     if bar > LEAST_GAIN:
-        least = f"{_noise_words(bar, summary)}: {least}"
+        # A cause that does not rest on times is reported from a smaller gain on.
+        least = f"{_noise_words(bar, summary)}: gains under {percent(bar)} may be missed"
     causes = f"none of the {len(summary.rules)} causes that trainprof looks for was found"
     words = f"{_TITLE}: {causes} ({least}).{_in_noise(summary, page, more)}"
     if page.verbose:
