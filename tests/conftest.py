@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from importlib.util import find_spec
@@ -39,6 +40,10 @@ def _expect_signals() -> None:
 
 
 _expect_signals()
+
+# pytest-xdist's processes are a `python -c`, whose text no test's is.
+if sys.argv[:1] == ["-c"]:
+    sys.argv[0] = "pytest"
 
 _PR_SET_PDEATHSIG = 1  # Linux
 _prctl = getattr(ctypes.CDLL(None), "prctl", lambda *_: 0)

@@ -26,7 +26,7 @@ def pytest_runtest_teardown(
     yield
     is_last = nextitem is None or nextitem.path != item.path
     counted, wrong = 0, []
-    for path in _runs(factory.getbasetemp() if is_last else own):
+    for path in _runs(own, *(_shared(factory.getbasetemp()) if is_last else ())):
         found = contradictions_of(path) if item.path.name not in _EDITING else None
         counted += found is not None
         wrong += [f"{path}: {sentence}" for sentence in found or ()]
@@ -34,11 +34,17 @@ def pytest_runtest_teardown(
     assert not wrong, "\n".join(wrong)
 
 
-def _runs(top: Path | None) -> Iterator[Path]:
-    """Yields the run directories below a folder whose summaries are not checked yet."""
-    for folder, _, files in os.walk(top) if top is not None else ():
-        if _SUMMARY in files:
-            key = Path(folder), (Path(folder) / _SUMMARY).stat().st_mtime_ns
-            if key not in _checked:
-                _checked.add(key)
-                yield key[0]
+def _shared(base: Path) -> Iterator[Path]:
+    """Yields folders that are no test's own: unit tests plant summaries in theirs."""
+    return (folder for folder in base.iterdir() if not folder.name.startswith("test_"))
+
+
+def _runs(*tops: Path | None) -> Iterator[Path]:
+    """Yields the run directories below folders whose summaries are not checked yet."""
+    for top in tops:
+        for folder, _, files in os.walk(top) if top is not None else ():
+            if _SUMMARY in files:
+                key = Path(folder), (Path(folder) / _SUMMARY).stat().st_mtime_ns
+                if key not in _checked:
+                    _checked.add(key)
+                    yield key[0]

@@ -101,23 +101,23 @@ def test_shares_lie_in_their_intervals(tmp_path: Path) -> None:
     assert parts.get("hook", "backward") == "backward"
 
 
-# Most of a sample is unpacked, a third as much a shuffle.
+# A sample is unpacked and hashed: both let go of the GIL, and are met as often as they last.
 TWO_LINES = without_compiler("""
-import io, json, random, time, zipfile
+import hashlib, io, json, random, time, zipfile
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 torch.set_num_threads(1)
 clock = time.perf_counter
-spent = dict.fromkeys(("zip", "shuffle"), 0.0)
+spent = dict.fromkeys(("zip", "hash"), 0.0)
 
 class Data(Dataset):
     def __init__(self):
         self.memory = io.BytesIO()
         self.archive = zipfile.ZipFile(self.memory, "w", zipfile.ZIP_DEFLATED)
         self.archive.writestr("x", random.Random(0).randbytes(1_000) * 3_000)
-        self.numbers = list(range(4_000))
+        self.text = bytes(2_000_000)
 
     def __len__(self):
         return 640
@@ -126,9 +126,9 @@ class Data(Dataset):
         begin = clock()
         self.archive.read("x")
         between = clock()
-        random.shuffle(self.numbers)
+        hashlib.sha256(self.text).digest()
         spent["zip"] += between - begin
-        spent["shuffle"] += clock() - between
+        spent["hash"] += clock() - between
         return torch.ones(8)
 
 model = nn.Linear(8, 1)
@@ -146,7 +146,7 @@ print(json.dumps({name: seconds / whole for name, seconds in spent.items()}))
 
 def test_a_function_of_two_slow_lines_has_both_and_what_they_call(tmp_path: Path) -> None:
     texts = [text.strip() for text in TWO_LINES.splitlines()]
-    lines = {"zip": 'self.archive.read("x")', "shuffle": "random.shuffle(self.numbers)"}
+    lines = {"zip": 'self.archive.read("x")', "hash": "hashlib.sha256(self.text).digest()"}
     at = {name: 1 + texts.index(text) for name, text in lines.items()}
     for attempt in attempts():
         directory = tmp_path / str(attempt)
@@ -156,8 +156,8 @@ def test_a_function_of_two_slow_lines_has_both_and_what_they_call(tmp_path: Path
         shares = {line["site"]: line["line_share"], **line["other_lines"]}
         met = {name: shares.get(f"script.py:{number}", 0.0) for name, number in at.items()}
         seen = {name: share / sum(met.values()) for name, share in met.items()}
-        if seen == pytest.approx(planted, abs=0.1):
+        if seen == pytest.approx(planted, abs=0.2):
             break
-    assert seen == pytest.approx(planted, abs=0.1)
+    assert seen == pytest.approx(planted, abs=0.2)
     assert (line["function"], line["site"]) == ("__getitem__", f"script.py:{at['zip']}")
     assert line["library_call"] == "zipfile (ZipFile.read)"

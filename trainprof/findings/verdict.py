@@ -409,7 +409,7 @@ def _compute_headline(
         text += f", Python code inside them about {percent(in_python)} of it"
     loss = evidence.loss_in_loop_s / (evidence.training_s or 1.0)
     if loss >= TOLD_FROM_SHARE and evidence.loss_at is not None:
-        text += f", {percent(loss)} in the loss at {evidence.loss_at}"
+        text += f", {percent(loss)} in the loss or a metric at {evidence.loss_at}"
     words = {
         "data": "starting the loaders" if level == "not" else "waiting for data",
         "evaluation": "evaluation",

@@ -175,7 +175,7 @@ def _parts(summary: RunSummary) -> list[LedgerPart]:
     line = hottest(summary.part_lines, "loss")
     if line is not None and (summary.loss_in_loop_s or 0.0) >= in_run_s.get("loss", 0.0) / 2:
         # What has no module has no name, but a line.
-        label = f"loss at {line.site.rpartition('/')[2]}"
+        label = f"loss, metric at {line.site.rpartition('/')[2]}"
         renamed |= {"loss": label} if len(label) <= _LONGEST_LABEL else {}
     in_steps_s = in_step_s.get("gc", 0.0) * summary.training.steps
     if in_step_s and in_steps_s < _GC_IN_STEPS_SHARE * in_run_s.get("gc", 0.0):

@@ -119,8 +119,8 @@ def test_what_python_collects_at_its_start_and_end_is_no_steps(in_a_step_s, is_e
 @pytest.mark.parametrize(
     ("site", "of_it", "label"),
     [
-        ("train.py:50", 1.0, "loss at train.py:50"),
-        ("losses/train.py:50", 0.6, "loss at train.py:50"),
+        ("train.py:50", 1.0, "loss, metric at train.py:50"),
+        ("losses/train.py:50", 0.6, "loss, metric at train.py:50"),
         ("train.py:50", 0.4, "loss"),  # most of it has a module
         (f"{'long' * 8}.py:50", 1.0, "loss"),
     ],

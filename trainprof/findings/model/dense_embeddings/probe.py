@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Final
 
 from trainprof.inside.model.parameters import (
     KnownOptimizers,
-    held_in,
     named_modules_of,
     parameters_in,
     reads_gradients,
@@ -30,8 +29,9 @@ _STEPS, _MOST_WINDOWS = 16, 3
 _LARGE_NUMBERS: Final = 100_000
 # Without these, these change only rows that have a gradient.
 _CHANGES_ALL, _CHANGES_SOME = ("momentum", "weight_decay"), ("SGD", "Adagrad")
-# A line that computes with a table's weight, of which then all has a gradient; and one that builds.
-_USED: Final = r"^(?!.*(?:init|\w_\(|\bdata\b|\.requires_grad|\.shape|\.size)).*\b{}\.weight\b"
+# Of a row of a gradient: a row that was looked up has a number other than 0 among the first ones.
+_COLUMNS: Final = 4
+# A line that builds a table.
 _BUILT: Final = r"\b{}\b[\"']?\]?\s*[:=].*\bEmbedding(?:\.from_pretrained)?\("
 
 
@@ -41,7 +41,8 @@ class EmbeddingTable(Note):
 
     Attributes:
         rows, numbers: Of the table.
-        indices: That its model is given in a step: no more rows are looked up.
+        indices: Of its rows, those that have a gradient at an update: those that were looked up,
+            and all where something else computes with the table.
         site: The line that builds it, else that calls its model.
         optimizer: The class of the optimizer that has it.
         is_plain: That leaves rows without a gradient as they are.
@@ -66,7 +67,7 @@ class EmbeddingTablesNote(Note):
 
 
 class EmbeddingTablesProbe:
-    """Counts the integers in the inputs of models with such tables, over a few updates."""
+    """Counts the rows of such tables that have a gradient, once after a few updates."""
 
     name = "embedding_tables"
 
@@ -92,15 +93,12 @@ class EmbeddingTablesProbe:
     def _stop(self) -> None:
         self._session.on_step.unsubscribe(self._step)
         self._session.on_module_call.unsubscribe(self._call)
-        # By id: models with the line that called each; what they were given; updates.
+        # By id: models with the line that called each; updates.
         self._models: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._given, self._updates = Counter[int](), Counter[int]()
+        self._updates = Counter[int]()
 
     def _meet(self, call: ModuleCall) -> None:
         if self._torch.is_grad_enabled():
-            with self._plain.unseen():
-                whole = (x for _, x in held_in(call.inputs) if self._plain.is_whole(x))
-                self._given[id(call.module)] += sum(x.numel() for x in whole)
             self._models[id(call.module)] = weakref.ref(call.module), call.site
 
     def _has_stepped(self, optimizer: Any) -> None:
@@ -110,51 +108,52 @@ class EmbeddingTablesProbe:
         began_ns, alive = self._session.now(), self._optimizers.alive()
         owned = [(x, parameters_in(x)) for x in alive if self._updates[id(x)]]
         with self._plain.unseen():
-            tables = [table for key in self._models for table in self._tables(key, owned)]
+            tables: dict[int, EmbeddingTable] = {}  # by the weight's id: models may share one
+            for model, site in self._models.values():
+                tables |= self._tables(model(), site, owned)
             numbers = sum(p.numel() for _, parameters in owned for p in parameters.values())
         if reads_gradients(self._session.sites.is_user_file):  # sparse ones do not take all
-            tables = []
-        self._session.note(EmbeddingTablesNote(tuple(tables), numbers))
+            tables = {}
+        self._session.note(EmbeddingTablesNote(tuple(tables.values()), numbers))
         self._stop()
         self._session.count_inspection(began_ns)
 
-    def _tables(self, key: int, owned: list[tuple[Any, dict[int, Any]]]) -> list[EmbeddingTable]:
-        """Returns the records of a model's tables that nothing else of it, or of a text, uses."""
-        (model, site), sites, tables = (
-            self._models[key],
-            self._session.sites,
-            list[EmbeddingTable](),
-        )
-        alive = model()
-        holders = [*named_modules_of(alive)] if alive is not None else []
-        its: list[dict[str, Any]] = [
-            module.__dict__.get("_parameters", {}) for _, module in holders
-        ]
-        uses = Counter(id(weight) for those in its for weight in those.values())
-        for (name, holder), those in zip(holders, its, strict=True):
-            weight: Any = those.get("weight")
+    def _tables(
+        self, model: Any, site: int, owned: list[tuple[Any, dict[int, Any]]]
+    ) -> dict[int, EmbeddingTable]:
+        """Returns the records of a model's tables, which is called at a site, by weights' ids."""
+        sites, tables = self._session.sites, dict[int, EmbeddingTable]()
+        for name, holder in named_modules_of(model):
+            weight: Any = holder.__dict__.get("_parameters", {}).get("weight")
             is_table = type(holder) is self._torch.nn.Embedding and self._plain.is_plain(weight)
-            if not is_table or uses[id(weight)] != 1 or weight.numel() < _LARGE_NUMBERS:
+            if not is_table or weight.numel() < _LARGE_NUMBERS:
                 continue
-            used, built = (
-                lines_with(sites.is_user_file, re.compile(how.format(re.escape(name))))
-                for how in (_USED, _BUILT)
-            )
-            if used or holder.sparse or holder.scale_grad_by_freq or holder.max_norm is not None:
+            rows = _rows_with_gradient(weight)
+            if rows is None or holder.scale_grad_by_freq or holder.max_norm is not None:
                 continue
-            tables += [
-                EmbeddingTable(
+            how = re.compile(_BUILT.format(re.escape(name)))
+            built = lines_with(sites.is_user_file, how)
+            tables |= {
+                id(weight): EmbeddingTable(
                     rows=weight.shape[0],
                     numbers=weight.numel(),
-                    indices=self._given[key] // self._updates[id(optimizer)],
+                    indices=rows,
                     site=sites.site_at(*built[0]) if len(built) == 1 else site,
                     optimizer=type(optimizer).__qualname__,
                     is_plain=_changes_some(optimizer, weight),
                 )
                 for optimizer, parameters in owned
-                if id(weight) in parameters and self._given[key]
-            ]
+                if id(weight) in parameters
+            }
         return tables
+
+
+def _rows_with_gradient(weight: Any) -> int | None:
+    """Returns how many rows have one; None without a dense one in the host's memory."""
+    gradient = weight.grad
+    if gradient is None or gradient.is_sparse or gradient.device.type != "cpu":
+        return None
+    return int(gradient[:, :_COLUMNS].ne(0).any(1).sum())
 
 
 def _changes_some(optimizer: Any, weight: Any) -> bool:

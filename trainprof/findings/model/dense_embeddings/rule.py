@@ -4,9 +4,9 @@ What it means: backward gives an nn.Embedding a gradient as large as its table, 
 rows of the batch, and the optimizer changes all of it, with its moments.
 
 How it is measured: the optimizer's time, and that of setting gradients back, by the table's share
-of the numbers; told are tables of 100,000 and more of which a step looks up a tenth of the rows at
-most, by how many whole numbers the model was given. Nothing is said of a table that other modules
-share or whose weight the script's files compute with, where gradients are clipped or read, with
+of the numbers. Reported are tables of 100,000 numbers and more of which a tenth of the rows at most
+has a gradient at one of the first updates: what looks up other rows, or computes with the whole
+table, gives more of them one. Nothing is reported where gradients are clipped or read, with
 DistributedDataParallel, or on a GPU.
 
 When it is wrong: where the table has to change as a whole (weight decay on all rows).
@@ -56,7 +56,7 @@ def find(context: RunContext) -> Finding | None:
     return plain_finding(
         RULE.id,
         f"each step changes all {first.rows:,} rows of an nn.Embedding, of which "
-        f"it looks up at most {first.indices:,}: updates of the rest take {span(spent_s)}, "
+        f"it looks up about {first.indices:,}: updates of the rest take {span(spent_s)}, "
         f"{percent(part)} of training, and backward fills their gradients",
         gain,
         site=context.notes.sites.known(first.site),
