@@ -190,8 +190,11 @@ def test_torchs_operators_and_what_else_lets_others_run(
     assert (are_operators, are_arrays) == (True, True)
 
 
+DRAWS, NUMBERS = random.Random(1), [*range(20_000)]
+
+
 def shuffle() -> None:
-    random.Random(1).shuffle([*range(20_000)])
+    DRAWS.shuffle(NUMBERS)
 
 
 @pytest.mark.usefixtures("often")

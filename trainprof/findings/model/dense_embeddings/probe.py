@@ -123,7 +123,7 @@ class EmbeddingTablesProbe:
     ) -> dict[int, EmbeddingTable]:
         """Returns the records of a model's tables, which is called at a site, by weights' ids."""
         sites, tables = self._session.sites, dict[int, EmbeddingTable]()
-        for name, holder in named_modules_of(model):
+        for name, holder in named_modules_of(model) if model is not None else ():
             weight: Any = holder.__dict__.get("_parameters", {}).get("weight")
             is_table = type(holder) is self._torch.nn.Embedding and self._plain.is_plain(weight)
             if not is_table or weight.numel() < _LARGE_NUMBERS:
