@@ -78,7 +78,7 @@ _NARROW: Final = 0.05
 
 def outside_section(summary: RunSummary, page: Page) -> list[Text]:
     """Where start-up and shutdown go, if they are much of the run."""
-    said = [] if page.is_brief else outside_words(summary)
+    said = outside_words(summary, is_brief=page.is_brief)
     return [line for label, words in said for line in page.labelled(label, words)]
 
 
