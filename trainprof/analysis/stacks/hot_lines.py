@@ -44,8 +44,8 @@ LIKELY_FROM_SHARE: Final = 0.5
 LIKELY_INSIDE_SHARE: Final = 1 / 3
 _SHOWN_LINES: Final = 5
 _OTHER_LINES: Final = 3
-# Of the looks that were wanted in a part, those that were taken in one function.
-_ENDS_SHARE: Final = 0.6
+# Of the samples that were wanted in a part, those that were taken in one function or below it.
+_ENDS_SHARE: Final = 0.85
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,11 +241,28 @@ def _likely_line(
 
 
 def _where_it_ends(part: str, stacks: Counter[Stack]) -> list[HotLine]:
-    """Returns the function in which most samples that were wanted in a part met its end."""
-    lines = lines_met(part, stacks, stacks.total(), None)
-    if not lines or lines[0].share < _ENDS_SHARE:
+    """Returns the innermost function that nearly all samples of a part met, or one below it.
+
+    Late ones meet what next lets others run, reading a file say: what takes long is what nearly all
+    have in common.
+    """
+    met, depth = Counter[tuple[str, str]](), dict[tuple[str, str], int]()
+    for stack, count in stacks.items():
+        functions = [function_of(*frame) for frame in stack.frames]
+        for function in {*functions}:
+            met[function] += count
+            outer = len(functions) - functions.index(function)
+            depth[function] = max(depth.get(function, 0), outer)
+    common = [x for x, count in met.items() if count >= _ENDS_SHARE * stacks.total()]
+    if not common:
         return []
-    return [replace(lines[0], is_likely=True, is_end=True, line_share=None)]
+    within, cut = max(common, key=lambda x: depth[x]), Counter[Stack]()
+    for stack, count in stacks.items():
+        functions = [function_of(*frame) for frame in stack.frames]
+        if within in functions:
+            cut[replace(stack, frames=stack.frames[functions.index(within) :])] += count
+    lines = lines_met(part, cut, stacks.total(), None)
+    return [replace(x, is_likely=True, is_end=True, line_share=None) for x in lines[:1]]
 
 
 def fetch_lines(

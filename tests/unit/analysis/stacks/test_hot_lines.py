@@ -195,8 +195,8 @@ def test_fetches_have_their_lines(tmp_path: Path) -> None:
     assert line.seconds == pytest.approx(STEPS * 0.010 * 2 / 3)
 
 
-def fetching(run: FakeRun, tmp_path: Path, met: int, **how: Any) -> Loader:
-    """Steps with a fetch of 10 ms, sampled once in each."""
+def fetching(run: FakeRun, tmp_path: Path, *met: int, **how: Any) -> Loader:
+    """Steps with a fetch of 10 ms, sampled once in each, at one stack after the other."""
     loader, optimizer = run.loader(), run.optimizer()
     run.iterate(loader)
     for step in range(STEPS):
@@ -205,7 +205,7 @@ def fetching(run: FakeRun, tmp_path: Path, met: int, **how: Any) -> Loader:
             run.span(Kind.FETCH, site=loader, value=4),
         ):
             run.passes_time(5 * MS)
-            sample(run, met, **how)
+            sample(run, met[step % len(met)], **how)
             run.passes_time(5 * MS)
         run.learn(optimizer)
     run.stop(loader)
@@ -231,6 +231,16 @@ def test_fetches_that_were_met_too_late_seem_to_go_to_the_function_that_they_end
     [line] = fetching(run, tmp_path, stack, late=MS).hot_lines
     assert (line.site, line.is_likely, line.line_share) == ("train.py:24", True, None)
     assert line.library_call == "PIL.Image (Image.rotate)"
+
+
+def test_what_late_samples_have_in_common_is_what_they_seem_to_go_to(tmp_path: Path) -> None:
+    """They meet what lets others run next: here the reading of a file, more often than parsing."""
+    run = FakeRun()
+    reads, parses = (
+        stack(run, place, (34, "sessions"), FETCHED) for place in ((24, "lines"), (47, "parse"))
+    )
+    [line] = fetching(run, tmp_path, reads, reads, parses, late=MS).hot_lines
+    assert (line.site, line.function, line.is_likely) == ("train.py:34", "sessions", True)
 
 
 def hot_lines(tmp_path: Path, *, late_every: int = HOT_STEPS) -> list[HottestLine]:
