@@ -247,20 +247,19 @@ def _where_it_ends(part: str, stacks: Counter[Stack]) -> list[HotLine]:
     have in common.
     """
     met, depth = Counter[tuple[str, str]](), dict[tuple[str, str], int]()
-    for stack, count in stacks.items():
-        functions = [function_of(*frame) for frame in stack.frames]
+    functions_of = {stack: [function_of(*frame) for frame in stack.frames] for stack in stacks}
+    for stack, functions in functions_of.items():
         for function in {*functions}:
-            met[function] += count
+            met[function] += stacks[stack]
             outer = len(functions) - functions.index(function)
             depth[function] = max(depth.get(function, 0), outer)
     common = [x for x, count in met.items() if count >= _ENDS_SHARE * stacks.total()]
     if not common:
         return []
     within, cut = max(common, key=lambda x: depth[x]), Counter[Stack]()
-    for stack, count in stacks.items():
-        functions = [function_of(*frame) for frame in stack.frames]
+    for stack, functions in functions_of.items():
         if within in functions:
-            cut[replace(stack, frames=stack.frames[functions.index(within) :])] += count
+            cut[replace(stack, frames=stack.frames[functions.index(within) :])] += stacks[stack]
     lines = lines_met(part, cut, stacks.total(), None)
     return [replace(x, is_likely=True, is_end=True, line_share=None) for x in lines[:1]]
 

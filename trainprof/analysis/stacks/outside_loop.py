@@ -21,7 +21,7 @@ from trainprof.analysis.summary.code import ImportTime, OutsideLine, OutsideLoop
 from trainprof.analysis.timeline.ledger import KEY, Attribution, Window, uncovered_ns
 from trainprof.record.schema import Kind
 
-# A sample stands for the time since the one before; for no more, as processes fork meanwhile.
+# A sample stands for the time since the one before; not for more: none is taken in a fork.
 _LONGEST_NS: Final = 500_000_000
 # A line that has less of the time is part of the line that called it.
 _LEAST_SHARE: Final = 0.1

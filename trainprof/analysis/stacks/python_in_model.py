@@ -24,7 +24,7 @@ HELD_NS: Final = 100_000
 _SURE_SHARE: Final = 0.25
 # Of all looks at a line: where fewer waited, it computes with torch as well.
 _OWN_LINE_SHARE: Final = 0.7
-# Of the looks that waited: where so many met the end of what backward calls, most of it is that.
+# Of the samples that waited: where this share met the end of what backward calls, it is most.
 _MOSTLY: Final = 0.5
 # That waited: fewer can be chance.
 MIN_HELD: Final = 12

@@ -32,13 +32,17 @@ from trainprof.inside.stacks.copied_frames import (
     globals_of,
     stack_of,
 )
-from trainprof.inside.stacks.early import EarlySample
+from trainprof.inside.stacks.early import (
+    LATER_PERIOD_NS,
+    PERIOD_NS,
+    SHORT_PERIODS,
+    EarlySample,
+)
 from trainprof.inside.stacks.last_stacks import LastStacks
 from trainprof.record.schema import Kind, StackFlag, Topic
 
-# How many samples, and the time between two until then: one costs Python code up to 0.7 ms.
-PERIODS_NS: Final = ((1_500, 40_000_000),)
-LATER_PERIOD_NS: Final = 200_000_000
+# How many samples, and the time between two until then.
+PERIODS_NS: Final = ((SHORT_PERIODS, PERIOD_NS),)
 _MOST_THREADS: Final = 4
 _MOST_STACKS: Final = 5_000
 # Python code that is made to release the GIL does so within this share of the switch interval.

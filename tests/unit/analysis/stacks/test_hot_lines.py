@@ -171,21 +171,9 @@ def test_what_a_line_takes_at_least_is_surer_of_more_samples() -> None:
 
 def test_fetches_have_their_lines(tmp_path: Path) -> None:
     run = FakeRun()
-    loader, optimizer = run.loader(), run.optimizer()
     decodes, flips = (stack(run, (line, "__getitem__"), FETCHED, (50, "train")) for line in (7, 8))
     collates = stack(run, FETCHED, (50, "train"))
-    run.iterate(loader)
-    for step in range(STEPS):
-        with (
-            run.span(Kind.LOADER_NEXT, site=loader, value=step + 1),
-            run.span(Kind.FETCH, site=loader, value=4),
-        ):
-            run.passes_time(5 * MS)
-            sample(run, flips if step % 3 == 0 else collates if step % 3 == 1 else decodes)
-            run.passes_time(5 * MS)
-        run.learn(optimizer)
-    run.stop(loader)
-    [loader_entry] = run.summary(tmp_path).loaders
+    loader_entry = fetching(run, tmp_path, flips, collates, decodes)
     assert loader_entry.library_call is None
     [line] = loader_entry.hot_lines  # of one function that with most looks
     assert (line.part, line.function, line.looks) == (MAKING, "__getitem__", 2 * STEPS // 3)

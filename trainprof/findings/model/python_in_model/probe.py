@@ -14,7 +14,7 @@ from trainprof.inside.session import Session
 from trainprof.record.notes import Note
 
 _MOST_PLACES: Final = 8
-# A forward may register one for each tensor, each time: so many show all there are.
+# A forward may register one for each tensor, each time: this number shows all there are.
 _MOST_CALLS: Final = 2_000
 _OF_TENSORS: Final = ("register_hook", "register_post_accumulate_grad_hook")
 _OF_MODULES: Final = ("register_full_backward_hook", "register_full_backward_pre_hook")
