@@ -51,6 +51,7 @@ class RuleTraits:
         gain_if: What has to be so for the gain, "": that all of a cost goes.
         lines: always: its reader is sent to line times; without_change: where it names no change.
         changes_numbers: `tune` tries its change with --allow-numerics alone.
+        action: What to do, in a few words: "Load data in worker processes".
     """
 
     keys: list[str] = field(default_factory=list)
@@ -60,6 +61,7 @@ class RuleTraits:
     gain_if: str = ""
     lines: str = ""
     changes_numbers: bool = False
+    action: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,8 @@ class Finding:
         verify: How to see whether it is true.
         is_tried_by_tune: `tune` measures its change.
         low_confidence: Why its gain is little sure, "" where it is as sure as its interval.
+        action: What to do, where it differs from that of all findings of its rule.
+        flag: The script's option that sets what is to be changed, with its new value: "--workers 2".
         traits: What all findings of its rule have in common.
     """
 
@@ -126,6 +130,8 @@ class Finding:
     of_steps: bool = False
     is_tried_by_tune: bool = False
     low_confidence: str = ""
+    action: str = ""
+    flag: str = ""
     traits: RuleTraits = field(default_factory=RuleTraits)
 
 
