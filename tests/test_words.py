@@ -1,4 +1,4 @@
-"""The words of strings, docstrings, comments, names and docs: none that a reader would stumble at."""
+"""Strings, docstrings, comments, names and docs use no word that a reader stumbles at."""
 
 from __future__ import annotations
 

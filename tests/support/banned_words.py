@@ -51,7 +51,7 @@ def words_in(text: str) -> list[str]:
 
 
 def in_source(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields line and word or name of each banned one in a Python file: strings, comments, names."""
+    """Yields line and word of each banned word or name in a Python file, comments included."""
     source = path.read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.JoinedStr):

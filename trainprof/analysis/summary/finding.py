@@ -107,7 +107,8 @@ class Finding:
         is_tried_by_tune: `tune` measures its change.
         low_confidence: Why its gain is little sure, "" where it is as sure as its interval.
         action: What to do, where it differs from that of all findings of its rule.
-        flag: The script's option that sets what is to be changed, with its new value: "--workers 2".
+        flag: The script's option that sets what is to be changed, with its new value, as in
+            "--workers 2".
         traits: What all findings of its rule have in common.
     """
 
