@@ -130,8 +130,8 @@ def test_the_largest_part_is_named(tmp_path, parts, bottleneck, level):
 @pytest.mark.parametrize(
     ("line_s", "torch_s", "words", "site"),
     [
-        (8.1, 3.0, ": 8.1 s at train.py:24", "train.py:24"),
-        (2.0, 3.0, ": 3.0 s importing torch", "train.py:3"),
+        (8.1, 3.0, ", 8.1 s of it at train.py:24", "train.py:24"),
+        (2.0, 3.0, ", 3.0 s of it importing torch", "train.py:3"),
         (0.0, 0.0, "", None),
     ],
 )
