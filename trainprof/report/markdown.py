@@ -14,6 +14,7 @@ from trainprof.report.page.findings import (
     gain_words,
     is_of_headline,
     next_commands,
+    note,
     nothing_words,
     sentence,
 )
@@ -100,7 +101,7 @@ def _finding(finding: Finding, summary: RunSummary) -> str:
     sentences += [] if is_of_headline(finding, summary) else [sentence(finding.title)]
     sentences += [f"Change: {finding.advice}"]
     sentences += [f"Your script has a flag for this: {finding.flag}"] if finding.flag else []
-    sentences += [f"Note: {sentence(caution)}" for caution in finding.cautions[:NOTES_SHOWN]]
+    sentences += [f"Note: {note(caution)}" for caution in finding.cautions[:NOTES_SHOWN]]
     return "1. " + "\n   ".join(map(escaped, sentences))
 
 

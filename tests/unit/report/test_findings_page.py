@@ -277,11 +277,11 @@ def test_what_no_rule_judges(gallery):
 # The commands that follow it up
 
 
-AGAIN = (f"trainprof report {SLOW.run.directory} --verbose", "all details")
+AGAIN = ("trainprof report train-20261121-034012-7f3a --verbose", "all details")
 LINES = ("trainprof lines -m kws.train --epochs '2 3'", "times each line")
 TUNE = ("trainprof tune -m kws.train --epochs '2 3'", "measures fix 1")
 TUNE_NUMERICS = (TUNE[0].replace("tune", "tune --allow-numerics"), TUNE[1])
-SHOWN = (f"trainprof lines {SLOW.run.directory}", "the time of each line")
+SHOWN = ("trainprof lines train-20261121-034012-7f3a", "the time of each line")
 TRIES = (TUNE[0], "tries other loader settings")
 WORDS = ["-m", "kws.train", "--epochs", "2 3"]
 IN_WAIT: Any = ("f", "data_wait", "training", [0.5, 0.6], 90)

@@ -13,6 +13,7 @@ from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.page.findings import (
     action_of,
+    note,
     sentence,
     speedup_words,
     whole_of,
@@ -83,7 +84,7 @@ def render_why(
         lines += page.labelled("Flag", [shown.flag])
     lines += _gain(finding, page, summary)
     if shown is not None:
-        lines += page.labelled_rows("Note", ([sentence(caution)] for caution in shown.cautions))
+        lines += page.labelled_rows("Note", ([note(caution)] for caution in shown.cautions))
     lines += _numbers(finding, page)
     lines += _from(rule, finding.thresholds if shown else finding.thresholds or sought, page)
     if shown is not None:

@@ -34,6 +34,8 @@ _SHOWN: Final = 3
 NOTES_SHOWN: Final = 2
 _COMMANDS: Final = 2
 _INDENT: Final = 5
+# Where a run lies unless -o says otherwise: its name is enough there.
+_RUNS: Final = "trainprof-runs"
 # Of the page: a longer place stands on a line of its own.
 _SITE_SHARE: Final = 0.4
 _GAIN: Final = "bold green"
@@ -88,7 +90,7 @@ def _block(number: int, finding: Finding, page: Page, summary: RunSummary) -> li
         lines += page.paragraph(sentence(finding.title), indent=_INDENT)
     cautions = finding.cautions if page.verbose else finding.cautions[:NOTES_SHOWN]
     for caution in cautions:
-        lines += page.paragraph(f"Note: {sentence(caution)}", indent=_INDENT)
+        lines += page.paragraph(f"Note: {note(caution)}", indent=_INDENT)
     if page.verbose:
         lines += page.paragraph(f"Expected: {speedup_words(finding)}.", indent=_INDENT)
         for more in finding.also:
@@ -114,9 +116,13 @@ def _change(finding: Finding, page: Page) -> list[Text]:
 
 
 def sentence(words: str) -> str:
-    """Returns words with a capital and a full stop, code as it is."""
-    begins = words[:1].upper() if not _CODE.match(words.partition(" ")[0]) else words[:1]
-    return f"{begins}{words[1:]}{'' if words.endswith(('.', '?', '!')) else '.'}"
+    """Returns words with a capital and a full stop."""
+    return f"{words[:1].upper()}{note(words[1:])}"
+
+
+def note(words: str) -> str:
+    """Returns words with a full stop, to stand behind a label."""
+    return f"{words}{'' if words.endswith(('.', '?', '!')) else '.'}"
 
 
 def why_passed_over(passed: PassedOver, summary: RunSummary) -> str:
@@ -193,11 +199,17 @@ def next_commands(summary: RunSummary) -> list[tuple[str, str]]:
     if command and summary.lines is None and _sends_to_lines(summary):
         commands.append((f"trainprof lines {command}", "times each line"))
     if summary.run.directory is not None:
-        again = shlex.quote(summary.run.directory)
+        again = shlex.quote(run_name(summary.run.directory))
         commands.append((f"trainprof report {again} --verbose", "all details"))
         if summary.lines is not None:
             commands.insert(0, (f"trainprof lines {again}", "the time of each line"))
     return commands[:_COMMANDS]
+
+
+def run_name(directory: str) -> str:
+    """Returns what commands call a run: its name, if it lies where runs do."""
+    parent, _, name = directory.rpartition("/")
+    return name if parent == _RUNS else directory
 
 
 def next_section(summary: RunSummary, page: Page) -> list[Text]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from rich.text import Text
@@ -35,7 +37,7 @@ def hot_line_words(summary: RunSummary, page: Page) -> list[str]:
     """
     unexplained = [part.line for part in without_cause(summary) if part.line is not None]
     sure = [line for line in summary.hot_lines if line.share[0] >= _SHOWN_FROM_SHARE]
-    lines = [*unexplained, *(line for line in sure if line not in unexplained)]
+    lines = _of_all_parts([*unexplained, *(line for line in sure if line not in unexplained)])
     words, last = [], ""
     for line in lines[: max(_SHOWN_LINES, len(unexplained))]:
         file, _, number = line.site.rpartition(":")
@@ -45,6 +47,19 @@ def hot_line_words(summary: RunSummary, page: Page) -> list[str]:
         words.append(f"{place}{name} {_share_words(line)}{who}")
         last = file
     return words
+
+
+def _of_all_parts(lines: Sequence[HottestLine]) -> list[HottestLine]:
+    """Returns each line once, with what it takes of all parts of a step."""
+    by_place: dict[tuple[str, str], HottestLine] = {}
+    for line in lines:
+        place = (line.site, line.thread)
+        known = by_place.get(place)
+        if known is not None:
+            share = [min(a + b, 1.0) for a, b in zip(known.share, line.share, strict=True)]
+            line = replace(known, share=share)
+        by_place[place] = line
+    return list(by_place.values())
 
 
 def _share_words(line: HottestLine) -> str:

@@ -14,7 +14,7 @@ from trainprof.analysis.summary.run import BOTTLENECK_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report import tune
 from trainprof.report.page import details, device, memory, sections
-from trainprof.report.page.findings import findings_section, next_section, nothing_words
+from trainprof.report.page.findings import findings_section, next_section, nothing_words, run_name
 from trainprof.report.page.gpu import gpu_details, gpus_section
 from trainprof.report.page.hot_lines import hot_lines_section
 from trainprof.report.page.loading import loader_details
@@ -67,7 +67,7 @@ def render_after_run(summary: RunSummary, page: Page) -> str:
     summary = with_safe_text(summary)
     line = f"trainprof: {outcome(summary)}"
     if summary.run.directory is not None:
-        line += f". More: trainprof report {shlex.quote(summary.run.directory)}"
+        line += f". More: trainprof report {shlex.quote(run_name(summary.run.directory))}"
     return page.written([Text.assemble(page.text(line), no_wrap=True, overflow="ignore")])
 
 

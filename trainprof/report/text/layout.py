@@ -150,18 +150,18 @@ class Page:
         One that is wider than the page stands at the left edge: a terminal copies it as one line.
         """
         lines, head = [], f"{label} "
-        cells = max((cell_len(command) for command, _ in commands), default=0)
+        room = self.width - len(head)
+        noted = [cell_len(words) for words, why in commands if cell_len(words + why) + 4 <= room]
         for number, (command, purpose) in enumerate(commands):
             lead = self.text(head if not number else " " * len(head), "bold")
             words, note = self.text(command), self.text(f"({purpose})")
-            gap = " " * (cells - words.cell_len + GAP_CELLS)
-            if lead.cell_len + words.cell_len > self.width:
+            if words.cell_len > room:
                 lines += [] if number else [self.text(label, "bold")]
                 lines.append(Text.assemble(words, no_wrap=True, overflow="ignore"))
-            elif lead.cell_len + cells + GAP_CELLS + note.cell_len > self.width:
-                lines.append(Text.assemble(lead, words))
-            else:
-                lines.append(Text.assemble(lead, words, gap, note))
+                continue
+            free = room - words.cell_len - note.cell_len
+            gap = min(max(noted, default=0) - words.cell_len + GAP_CELLS, free)
+            lines.append(Text.assemble(lead, words, *((" " * gap, note) if gap > 0 else ())))
         return lines
 
     def table(self, columns: Sequence[Column], styles: Sequence[str] = ()) -> list[Text]:

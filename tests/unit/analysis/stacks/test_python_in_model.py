@@ -161,6 +161,7 @@ def test_where_samples_cannot_tell_it_nothing_is_said(tmp_path: Path) -> None:
         assert (summary.python_in_model is None) is (run is not on_device)
         assert "python_in_model" not in [finding.id for finding in summary.findings]
 
+
 def train_with_reads(
     run: FakeRun,
     tmp_path: Path,
