@@ -253,7 +253,7 @@ def test_what_makes_figures_doubtful_or_is_wrong(gallery):
         "another thread": replace(SLOW, beside_share=0.28),
         "memory grows": replace(SLOW, memory_growth=GROWN),
         "workers copy": replace(SLOW, copied_pages=COPIED),
-        "ranks draw the same": replace(SLOW, unshared=[UnsharedData("train.py:41", 2, 4096)]),
+        "ranks draw the same": replace(SLOW, unshared=[UnsharedData("train.py:41", 4096, 2)]),
         "several": several,
     }
     gallery("notices.txt", {name: notices(summary) for name, summary in states.items()})

@@ -22,6 +22,7 @@ from trainprof.analysis.summary.finding import (
     PassedOver,
     comes_once,
     is_small,
+    is_unsure,
 )
 from trainprof.analysis.summary.levels import LEAST_GAIN, MANY_STEPS, MOST_NOISE
 from trainprof.analysis.summary.run import LOADER_KEYS
@@ -101,7 +102,7 @@ def _block(number: int, finding: Finding, page: Page, summary: RunSummary) -> li
 
 def _change(finding: Finding, page: Page) -> list[Text]:
     """Returns the place and, behind or below it, what to write there."""
-    site = page.text(page.site(finding.site)) if finding.site else None
+    site = page.text(finding.site) if finding.site else None
     indent = _INDENT
     if site is not None and site.cell_len <= page.width * _SITE_SHARE:
         indent += site.cell_len + GAP_CELLS
@@ -111,7 +112,7 @@ def _change(finding: Finding, page: Page) -> list[Text]:
     if site is None:
         return lines
     if indent == _INDENT:
-        return [Text.assemble(" " * _INDENT, site), *lines]
+        return [*page.paragraph(site.plain, indent=_INDENT), *lines]
     return [Text.assemble(" " * _INDENT, site, lines[0][_INDENT + site.cell_len :]), *lines[1:]]
 
 
@@ -192,7 +193,7 @@ def next_commands(summary: RunSummary) -> list[tuple[str, str]]:
     if command and numbers:
         tried = (finding.traits for finding in summary.findings if finding.is_tried_by_tune)
         option = "--allow-numerics " if any(x.changes_numbers for x in tried) else ""
-        fixes = f"fix{'es' if len(numbers) > 1 else ''} {' and '.join(numbers)}"
+        fixes = f"fix{'es' if len(numbers) > 1 else ''} {', '.join(numbers)}"
         commands.append((f"trainprof tune {option}{command}", f"measures {fixes}"))
     elif command and any(part.keys == LOADER_KEYS for part in _unexplained(summary)):
         commands.append((f"trainprof tune {command}", "tries other loader settings"))
@@ -247,6 +248,7 @@ def gain_words(finding: Finding) -> str:
     if times is None:
         return ""
     doubt = ", low confidence" if finding.low_confidence else ""
+    doubt = ", may be slower" if is_unsure(finding) and not finding.is_at_most else doubt
     if finding.is_at_most:
         return f"up to {times_words(times)}x faster{doubt}"
     return f"about {times_words(times)}x faster{doubt or ', estimate'}"
@@ -269,7 +271,7 @@ def speedup_words(finding: Finding, whole: str = "whole run") -> str:
     if steps is None:
         return "not estimated"
     if comes_once(finding):
-        return f"saves up to {seconds(finding.recoverable_s)}, once a run"
+        return gain_words(finding) or "not estimated"
     likely = _likely(finding)
     what = "steps" if finding.of_steps else "training"
     if finding.is_at_most:

@@ -69,8 +69,8 @@ def _copying(copied: CopiedPages) -> list[str]:
     held = f"the dataset's {objects}" if objects else "large data"
     return [
         f"{who} at {copied.site} grew from {byte_count(copied.first_bytes)} to "
-        f"{byte_count(copied.last_bytes)}{each} in {seconds(copied.seconds)}.",
-        "Reference counts of Python objects change when read, which copies their pages.",
+        f"{byte_count(copied.last_bytes)}{each}: they copy the dataset's Python objects.",
+        f"That took {seconds(copied.seconds)}: reading an object changes its reference count.",
         f"Keep {held} in a NumPy array, a tensor or pyarrow: those stay shared.",
     ]
 

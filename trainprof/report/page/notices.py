@@ -21,7 +21,7 @@ def doubt(summary: RunSummary) -> str:
     reasons = [*_disturbed(summary), *_by_recording(summary)]
     steady = summary.training.steady_steps
     if summary.is_judged and steady < MANY_STEPS:
-        reasons.append(f"only {counted(steady, 'steady step')} measured")
+        reasons.append(f"only {counted(steady, 'steady step')} were measured")
     if not reasons:
         return ""
     *others, last = reasons

@@ -16,6 +16,7 @@ from trainprof.report.text.units import is_known, rounded_parts, step_scale
 
 ROWS: Final = 7
 _FOLDED_BELOW: Final = 0.01
+_LEAST_REST: Final = 0.005
 _TITLE: Final = "One training step"
 _WIDEST_BAR: Final = 60
 _SHORTEST_BAR: Final = 4
@@ -110,12 +111,13 @@ def _step_s(summary: RunSummary) -> float | None:
 
 
 def _folded(parts: list[Part]) -> list[Part]:
-    some = [part for part in parts if part.share > 0]
-    kept = [part for part in some if part.share >= _FOLDED_BELOW]
-    is_folded = len(kept) > ROWS or len(some) - len(kept) > 1
-    kept = kept[: ROWS - 1] if is_folded else some[:ROWS]
-    rest = [part for part in some if part not in kept]
-    if not rest:
-        return kept
-    keys = tuple(key for part in rest for key in part.keys)
-    return [*kept, Part("rest", keys, sum(part.share for part in rest), rest[0].of)]
+    """Returns the large parts, and the others as one unless that is nothing."""
+    large = [part for part in parts if part.share >= _FOLDED_BELOW]
+    small = [part for part in parts if 0 < part.share < _FOLDED_BELOW]
+    if len(large) + bool(small) > ROWS:
+        large, small = large[: ROWS - 1], [*large[ROWS - 1 :], *small]
+    share = sum(part.share for part in small)
+    if share < _LEAST_REST:
+        return large
+    keys = tuple(key for part in small for key in part.keys)
+    return [*large, small[0] if len(small) == 1 else Part("rest", keys, share, small[0].of)]
