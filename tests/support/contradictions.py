@@ -148,6 +148,9 @@ def _of_headline(summary: RunSummary, page: str) -> Iterator[str]:
         name: sum(in_step.get(key, 0.0) for key in keys) / step_s if step_s else shares[name]
         for name, keys in groups.items()
     }
+    named = [name for name in ("forward", "loss", "backward", "optimizer") if name in text]
+    of_step["compute"] = sum(in_step.get(key, 0.0) for name in named for key in _PARTS[name])
+    of_step["compute"] /= step_s or 1.0
     yield from _of_claims(summary, [verdict.share, *_parts_of(verdict.bottleneck, of_step)])
     # Outside of the training phase parts may have time, too.
     ends = (summary.ledger.seconds.get(key, 0.0) for key in ("startup", "shutdown"))
@@ -158,7 +161,8 @@ def _of_headline(summary: RunSummary, page: str) -> Iterator[str]:
         largest = max(_GROUPS, key=lambda name: shares[name])
         explained = summary.findings and _is_about(summary.findings[0], _GROUPS[verdict.bottleneck])
         is_more = shares[largest] > shares[verdict.bottleneck] + outside
-        is_more = is_more and of_step[largest] >= of_step[verdict.bottleneck]
+        if largest not in ("evaluation", "checkpoint"):
+            is_more = is_more and of_step[largest] >= of_step[verdict.bottleneck]
         if is_more and not explained:
             yield f"{largest} takes more, {percent(shares[largest])}: {text}"
     is_computing = verdict.bottleneck == "compute" and "torch.compile" not in text
@@ -174,7 +178,7 @@ def _parts_of(bottleneck: str, of_step: dict[str, float]) -> list[float]:
 def _of_claims(summary: RunSummary, shares: list[float]) -> Iterator[str]:
     """The headline's numbers are those of the part that it names; a finding's are its own."""
     text = summary.verdict.headline
-    if any(finding.title[1:] in text for finding in summary.findings):
+    if any(finding.title[1:] in text for finding in summary.findings[:1]):
         return
     claimed = [
         int(share) / 100 if share else float(part) / max(float(whole), 1e-9)

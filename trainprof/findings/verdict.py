@@ -18,6 +18,7 @@ from trainprof.analysis.summary.levels import (
     MODERATE_SHARE,
     pair,
     percent,
+    sentence,
 )
 from trainprof.analysis.summary.loader import Loader, cost_s
 from trainprof.analysis.summary.run import BOTTLENECK_KEYS, COMPILE_KEY, COMPUTE_KEYS, Verdict
@@ -117,12 +118,10 @@ def with_finding(verdict: Verdict, findings: Sequence[Finding]) -> Verdict:
     """Returns the verdict with the first finding as its headline, unless that gains little."""
     if not findings or is_small(findings[0]) or verdict.bottleneck == "unknown":
         return verdict
-    title = findings[0].title
-    fact = f"{title[:1].upper()}{title[1:]}."
     keys = BOTTLENECK_KEYS.get(verdict.bottleneck, ())
     is_named = verdict.level == "highly" and set(keys) & set(findings[0].traits.keys)
     lead = f"{_LEADS[verdict.bottleneck]}. " if is_named and verdict.bottleneck in _LEADS else ""
-    return replace(verdict, headline=f"{lead}{fact}")
+    return replace(verdict, headline=f"{lead}{sentence(findings[0].title)}")
 
 
 def _of_few(evidence: Evidence, steps: StepTable) -> Verdict:
@@ -328,7 +327,7 @@ def _data_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     step = _in_step(evidence, LOADER_KEYS, share)
     whole = step or _in_training(evidence, LOADER_KEYS)
     loader = "data" if site is None or part < _ALONE_SHARE else f"the loader at {site}"
-    text = f"each step waits {whole} for {loader}"
+    text = f"each step waits {whole.replace(' of ', ' of its ')} for {loader}"
     if step is None:
         text = f"{whole} is waiting for {loader}, mostly while it starts"
     return text if part >= _ALONE_SHARE else f"{text}, {percent(part)} of it at {site}", site
@@ -388,7 +387,9 @@ def _checkpoint_headline(evidence: Evidence, share: float) -> tuple[str, str | N
 def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     is_collecting = evidence.training.get("gc", 0.0) > evidence.training.get("other", 0.0)
     step = None if evidence.collectives else _in_step(evidence, _HOST_KEYS, share)
-    text = step or f"{_in_training(evidence, _HOST_KEYS, share)}, mostly outside of steps"
+    text = f"it takes {step} a step"
+    if step is None:
+        text = f"it takes {_in_training(evidence, _HOST_KEYS, share)}, mostly outside of steps"
     if evidence.waits_at is not None:
         text += f", waiting for another thread or process at {evidence.waits_at}"
     elif is_collecting:
@@ -421,7 +422,7 @@ def _in_step(evidence: Evidence, keys: tuple[str, ...], share: float) -> str | N
         return None
     part_s = sum(steady.get(key, 0.0) for key in keys)
     is_in_steps = part_s / step.mean >= _IN_STEPS_SHARE * share
-    return pair(part_s, step.mean).replace(" of ", " of its ") if is_in_steps else None
+    return pair(part_s, step.mean) if is_in_steps else None
 
 
 def _in_training(evidence: Evidence, keys: tuple[str, ...], share: float | None = None) -> str:

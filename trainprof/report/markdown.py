@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from trainprof.analysis.summary.finding import Finding
+from trainprof.analysis.summary.levels import sentence
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.page.findings import (
@@ -16,7 +17,6 @@ from trainprof.report.page.findings import (
     next_commands,
     note,
     nothing_words,
-    sentence,
 )
 from trainprof.report.page.hot_lines import hot_line_words
 from trainprof.report.page.memory import ran_out

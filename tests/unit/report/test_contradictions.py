@@ -25,6 +25,9 @@ WAITS = {"data_wait": 0.3, "forward": 0.7}
 QUIET = replace(
     HEALTHY,
     training=replace(HEALTHY.training, per_step_s={"forward": 0.7, "backward": 0.3}),
+    verdict=replace(
+        HEALTHY.verdict, headline="Compute-bound: forward and backward are 100 % of a step."
+    ),
 )
 GC = summaries.finding(
     id="gc_pauses", evidence={LIKELY: 1.2}, predicted_speedup=[1.1, 1.3], of_steps=False
@@ -66,7 +69,7 @@ def test_pages_as_they_are_contradict_themselves_nowhere() -> None:
             of(HEALTHY, "validation", "something", verdict=verdict("evaluation", 0.074)),
         ),
         ("has the findings", of(SLOW, "--why serial_loading", "--why slow_loading")),
-        ("title twice", of(SLOW, "Hot line", f"{SLOW.findings[0].title}\nHot line")),
+        ("title twice", of(SLOW, "Whole run", f"{SLOW.findings[0].title}\nWhole run")),
         ("two findings", of(SLOW, findings=[SLOW.findings[0], SLOW.findings[0]])),
         ("without having looked", of(HEALTHY, "No fix found", "Nothing")),
         ("the bar is", of(HEALTHY, "gain over 3 %", "gain over 5 %")),
@@ -79,7 +82,7 @@ def test_pages_as_they_are_contradict_themselves_nowhere() -> None:
         ("more or less than all", of(QUIET, " 30 %", " 40 %")),
         ("less than is reported", of(QUIET, findings=[replace(GC, evidence={LIKELY: 1.01})])),
         ("likely gains", of(QUIET, findings=[replace(GC, evidence={LIKELY: 1.5})])),
-        ("on the page, not", of(SLOW, "x faster", "9x faster")),
+        ("on the page, not", of(SLOW, "4.6x faster", "9.6x faster")),
         ("saves", of(QUIET, findings=[replace(GC, recoverable_s=1e6)])),
         ("one alone", of(QUIET, findings=[GC, SLOW.findings[0]], together=1.1)),
     ],

@@ -9,12 +9,12 @@ from typing import Any, Final
 from rich.text import Text
 
 from trainprof.analysis.summary.finding import LIKELY, Finding, RuleText, comes_once
+from trainprof.analysis.summary.levels import sentence
 from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.page.findings import (
     action_of,
     note,
-    sentence,
     speedup_words,
     whole_of,
     why_passed_over,

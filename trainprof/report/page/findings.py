@@ -24,7 +24,7 @@ from trainprof.analysis.summary.finding import (
     is_small,
     is_unsure,
 )
-from trainprof.analysis.summary.levels import LEAST_GAIN, MANY_STEPS, MOST_NOISE
+from trainprof.analysis.summary.levels import LEAST_GAIN, MANY_STEPS, MOST_NOISE, sentence
 from trainprof.analysis.summary.run import LOADER_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.layout import GAP_CELLS, Page
@@ -72,7 +72,7 @@ def action_of(finding: Finding) -> str:
 
 def is_of_headline(finding: Finding, summary: RunSummary) -> bool:
     """Whether the headline says already what a finding has measured."""
-    return finding.title[1:] in summary.verdict.headline
+    return sentence(finding.title) in summary.verdict.headline
 
 
 def _in_brackets(finding: Finding) -> str:
@@ -89,7 +89,8 @@ def _block(number: int, finding: Finding, page: Page, summary: RunSummary) -> li
         lines += page.paragraph(words, indent=_INDENT)
     if not is_of_headline(finding, summary):
         lines += page.paragraph(sentence(finding.title), indent=_INDENT)
-    cautions = finding.cautions if page.verbose else finding.cautions[:NOTES_SHOWN]
+    notes = NOTES_SHOWN if len(summary.findings) == 1 else 1
+    cautions = finding.cautions if page.verbose else finding.cautions[:notes]
     for caution in cautions:
         lines += page.paragraph(f"Note: {note(caution)}", indent=_INDENT)
     if page.verbose:
@@ -114,11 +115,6 @@ def _change(finding: Finding, page: Page) -> list[Text]:
     if indent == _INDENT:
         return [*page.paragraph(site.plain, indent=_INDENT), *lines]
     return [Text.assemble(" " * _INDENT, site, lines[0][_INDENT + site.cell_len :]), *lines[1:]]
-
-
-def sentence(words: str) -> str:
-    """Returns words with a capital and a full stop."""
-    return f"{words[:1].upper()}{note(words[1:])}"
 
 
 def note(words: str) -> str:

@@ -167,7 +167,7 @@ def _of_step(summary: RunSummary) -> Iterator[Part]:
 def _of_device(summary: RunSummary) -> Iterator[Part]:
     """Yields what a device idles for, and of the time that it is surely at work each phase's."""
     device = summary.devices[0] if summary.devices else None
-    if device is None or device.idle_because is None or device.busy_share is None:
+    if device is None or device.idle_because is None or not device.busy_share:
         return
     settled_s = summary.phases.training_s - device.warmup_s
     busy, of = known(device.busy_share[0]) or 0.0, device.time

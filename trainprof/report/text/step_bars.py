@@ -15,7 +15,7 @@ from trainprof.report.text.parts import Part, parts_shown
 from trainprof.report.text.units import is_known, rounded_parts, step_scale
 
 ROWS: Final = 7
-_FOLDED_BELOW: Final = 0.01
+_FOLDED_BELOW: Final = 0.02
 _LEAST_REST: Final = 0.005
 _TITLE: Final = "One training step"
 _WIDEST_BAR: Final = 60
@@ -117,7 +117,7 @@ def _folded(parts: list[Part]) -> list[Part]:
     if len(large) + bool(small) > ROWS:
         large, small = large[: ROWS - 1], [*large[ROWS - 1 :], *small]
     share = sum(part.share for part in small)
-    if share < _LEAST_REST:
+    if not share >= _LEAST_REST:
         return large
     keys = tuple(key for part in small for key in part.keys)
     return [*large, small[0] if len(small) == 1 else Part("rest", keys, share, small[0].of)]
