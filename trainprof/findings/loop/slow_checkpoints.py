@@ -49,8 +49,8 @@ def find(context: RunContext) -> Finding | None:
     called = [calls.called] if calls.saves or not calls.loads else []
     called += ["torch.load"] if calls.loads else []
     times = number_of(calls.saves + calls.loads, "call")
-    of = "" if calls.saved_bytes is None else f" for {size(calls.saved_bytes)}"
-    each = f", {span(calls.save_s / calls.saves)} a save{of}" if calls.saves else ""
+    of = "" if calls.saved_bytes is None else f" of {size(calls.saved_bytes)}"
+    each = f", {span(calls.save_s / calls.saves)} for each save{of}" if calls.saves else ""
     by_library = next((_SETTINGS[x] for x in calls.writers if x in _SETTINGS), _IN_BACKGROUND)
     return plain_finding(
         RULE.id,
@@ -60,7 +60,7 @@ def find(context: RunContext) -> Finding | None:
         site=calls.site,
         action="Load each file once, before the loop" if is_loading else "",
         advice=_LOADS_ONCE if is_loading else by_library,
-        also=[] if is_loading else [f"half of the saves would save {span(spent_s / 2)}"],
+        also=[] if is_loading else [f"saving half as often saves {span(spent_s / 2)}"],
         evidence={
             "checkpoint_s": spent_s,
             "checkpoint_share": part,

@@ -33,7 +33,7 @@ from trainprof.findings.loading.waiting import more_workers
 from trainprof.findings.loading.worker_restart import lost_s
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Feeder, RunContext
-from trainprof.findings.wording import number_of, place, share_of, span
+from trainprof.findings.wording import is_nameless, share_of, span
 
 # Of its forwards.
 _MOSTLY_WITH_GRADIENTS: Final = 0.5
@@ -82,18 +82,18 @@ def find(context: RunContext) -> Finding | None:
             alters=wanted,
             evidence=evidence,
         )
-    over = f" over {feeder.loader.site}" if feeder.loader.called_at else ""
+    over = f" over the loader at {feeder.loader.site}" if feeder.loader.called_at else ""
     most = None if is_loading else hottest(context.summary.part_lines, "evaluation")
     action, advice = _change(context, own_s, feeder.loader.built_by, counted=is_of_what_trains)
     return loader_finding(
         context,
         feeder,
         RULE.id,
-        f"{what}, in {number_of(passes, 'iteration')}{over}{slow}",
+        f"{what}{_times(passes)}{over}{slow}",
         outside_steps(context, own_s),
         action=action,
         advice=advice,
-        also=_most_of_it(most, feeder.loader.called_at),
+        costliest=_costliest(most, feeder.loader.called_at),
         evidence=evidence,
         site=feeder.loader.called_at,
         is_of_making=is_loading,
@@ -119,12 +119,12 @@ def _without_loader(context: RunContext, spent_s: float, what: str) -> Finding:
     action, advice = _change(context, spent_s)
     return plain_finding(
         RULE.id,
-        f"{what}, run {'once' if passes == 1 else f'{passes} times'}",
+        f"{what}{_times(passes)}",
         outside_steps(context, spent_s),
         site=called,
         action=action,
         advice=advice,
-        also=_most_of_it(hottest(context.summary.part_lines, "evaluation"), called),
+        costliest=_costliest(hottest(context.summary.part_lines, "evaluation"), called),
         evidence={"evaluation_s": spent_s, "passes": passes},
     )
 
@@ -142,10 +142,15 @@ def _change(
     return (_COUNTED, f"collect them in the training loop; {less}") if counted else ("", less)
 
 
-def _most_of_it(most: HotLine | None, named: str | None) -> list[str]:
-    if most is None or most.site == named:
-        return []
-    return [f"{place(most)} takes {share_of(most)} of it"]
+def _times(passes: int) -> str:
+    return ", run once" if passes == 1 else f", run {passes} times"
+
+
+def _costliest(most: HotLine | None, site: str | None) -> str:
+    if most is None or most.site == site:
+        return ""
+    function = "" if is_nameless(most) else f" {most.function}()"
+    return f"{share_of(most)} of validation: {most.site}{function}"
 
 
 def _with_workers(
