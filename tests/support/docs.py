@@ -20,7 +20,7 @@ FINDINGS: Final = DOCS / "findings"
 TESTED: Final = DOCS / "tested-with.md"
 UPDATE: Final = "run pytest tests/test_docs.py --update-docs"
 _PAGE: Final = re.compile(r"(<!-- page: (\S+?)(?:#(.+?))? -->\n).*?(<!-- end -->)", re.DOTALL)
-_ROWS: Final = re.compile(r"(<!-- tested -->\n).*(\n<!-- end -->)", re.DOTALL)
+_ROWS: Final = re.compile(r"(<!-- tested -->\n).*(<!-- end -->)", re.DOTALL)
 _LABEL: Final = re.compile(r"([A-Z][\w ]{2,30}): ")
 # "num_workers=2", "__getitem__", "torch.get_num_threads()"
 _NAME: Final = re.compile(
@@ -85,8 +85,10 @@ def with_tested(text: str, items: Iterable[pytest.Item]) -> str:
         for mark in item.iter_markers("proves"):
             section, what = mark.args
             sections.setdefault(section, {})[what] = None
-    rows = "\n".join(f"| {name} | {'; '.join(sections[name])} |" for name in sorted(sections))
-    return _ROWS.sub(lambda match: f"{match[1]}| | tested |\n|---|---|\n{rows}{match[2]}", text)
+    rows = "\n".join(
+        f"| {name} | {_in_code('; '.join(sections[name]))} |" for name in sorted(sections)
+    )
+    return _ROWS.sub(lambda match: f"{match[1]}| | tested |\n|---|---|\n{rows}\n{match[2]}", text)
 
 
 def finding_pages() -> dict[str, str]:
@@ -142,12 +144,14 @@ def _area(rule: Rule) -> str:
 
 
 def _as_markdown(text: str) -> str:
-    """Returns plain text as Markdown: names in code style, rules as links, lines filled."""
+    return textwrap.fill(_in_code(text), 110, break_long_words=False, break_on_hyphens=False)
+
+
+def _in_code(text: str) -> str:
+    """Returns plain text as Markdown: names in code style, rules as links."""
 
     def named(match: re.Match[str]) -> str:
         name = match.group()
         return f"[{name}]({name}.md)" if rule_named(name) else f"`{name}`"
 
-    return textwrap.fill(
-        _NAME.sub(named, text), 110, break_long_words=False, break_on_hyphens=False
-    )
+    return _NAME.sub(named, text)
