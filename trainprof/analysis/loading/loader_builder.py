@@ -57,10 +57,7 @@ _HUGGING_FACE: Final = BuilderSettings(
     "dataloader_",
     ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory"),
     # With eval_strategy="epoch" it ignores eval_steps.
-    evaluates=(
-        'eval_strategy="steps" with a larger eval_steps, and save_strategy, save_steps to match '
-        "for load_best_model_at_end"
-    ),
+    evaluates='eval_strategy="steps" with a larger eval_steps',
     copies='accelerator_config={"non_blocking": True}',
     compiles="torch_compile",
     checks="logging_nan_inf_filter=False",
