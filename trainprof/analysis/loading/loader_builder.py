@@ -21,8 +21,8 @@ class BuilderSettings:
         prefix: Of each argument's name there.
         arguments: Of a DataLoader, which it takes.
         keeps_workers: persistent_workers=True is its default.
-        evaluates, copies, checks, quiet, fuses: What evaluates less often, copies batches with
-            non_blocking, checks no step's loss, logs less in the loop, fuses its AdamW.
+        evaluates, copies, checks, quiet, fuses: The change that evaluates less often, copies with
+            non_blocking, does not check each step's loss, logs less, fuses its AdamW.
         compiles: The prefix of the arguments that compile the model: PREFIX itself is True,
             PREFIX_mode is as torch.compile's.
     """
@@ -46,7 +46,7 @@ class BuilderSettings:
         """Returns arguments of a DataLoader by their names there; None where one has none."""
         if any(name not in self.arguments for name in change):
             return None
-        # Without workers torch refuses to keep them.
+        # torch refuses persistent_workers=True without workers.
         are_gone = self.keeps_workers and change.get("num_workers") == 0
         wanted = {**change, _KEPT: False} if are_gone else change
         return {self.name_of(name): value for name, value in wanted.items()}
@@ -67,7 +67,7 @@ _HUGGING_FACE: Final = BuilderSettings(
     quiet="disable_tqdm=True, a larger logging_steps",
     fuses='optim="adamw_torch_fused"',
 )
-# By top-level package. Of others only that they build the loader is said.
+# By top-level package; of other packages only the name is reported.
 _KNOWN: Final = {
     "transformers": _HUGGING_FACE,
     "sentence_transformers": replace(_HUGGING_FACE, call="SentenceTransformerTrainingArguments"),
@@ -111,17 +111,17 @@ def call_of(metadata: Mapping[str, Any], sites: Sites) -> LoaderCall | None:
     )
 
 
-# Those that a loader makes for itself, of its dataset alone.
+# Those that torch creates itself, from the dataset alone.
 TORCHS_SAMPLERS: Final = ("RandomSampler", "SequentialSampler")
-# Where the class of a sampler is from that only the user can have made, where no package did.
+# Where the class of a sampler that only the user can have passed is from.
 _OF_OTHERS: Final = ("torch", "other")
 
 
 def whole_batches(metadata: Mapping[str, Any]) -> str | None:
-    """Returns the arguments with which torch asks a dataset for a batch at once.
+    """Returns the arguments with which torch fetches a whole batch at once.
 
-    None where the user's own rule or a package makes up batches or the sampler, and where the
-    dataset takes no list of indices, nor could as tensors.
+    None where a package or another rule of the user's forms the batches or the sampler, and where
+    the dataset neither takes a list of indices nor could become tensors.
     """
     size, drawn = integer(metadata.get("batch_size")), _drawn(metadata)
     is_plain = metadata.get("batch_sampler") == "BatchSampler" and builder_of(metadata) is None
@@ -136,7 +136,7 @@ def whole_batches(metadata: Mapping[str, Any]) -> str | None:
 def _drawn(metadata: Mapping[str, Any]) -> str | None:
     """Returns what draws a loader's samples, as an argument; None where that is unknown.
 
-    `sampler` is the one that the call has: torch makes none but its own two.
+    `sampler` is that of the present call: torch creates only its own two.
     """
     sampler, origin = metadata.get("sampler"), metadata.get("sampler_from")
     if sampler in TORCHS_SAMPLERS and origin in ("torch", None):
