@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from trainprof.analysis.run.metadata import Sites, integer, integers, words
 from trainprof.analysis.summary.loader import LoaderCall
+from trainprof.record.files import contents_of
 
 _KEPT: Final = "persistent_workers"
+_LARGEST_BYTES: Final = 1 << 20
+_PACKAGES: Final = re.compile(r"(.*/(?:site|dist)-packages)/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,7 @@ class BuilderSettings:
             non_blocking, does not check each step's loss, logs less, fuses its AdamW.
         compiles: The prefix of the arguments that compile the model: PREFIX itself is True,
             PREFIX_mode is as torch.compile's.
+        defined_in: The file that has the names of its arguments, from the folder of packages.
     """
 
     call: str
@@ -37,6 +43,7 @@ class BuilderSettings:
     checks: str | None = None
     quiet: str | None = None
     fuses: str | None = None
+    defined_in: str | None = None
 
     def name_of(self, argument: str) -> str:
         """Returns what an argument of a DataLoader is called there."""
@@ -50,6 +57,35 @@ class BuilderSettings:
         are_gone = self.keeps_workers and change.get("num_workers") == 0
         wanted = {**change, _KEPT: False} if are_gone else change
         return {self.name_of(name): value for name, value in wanted.items()}
+
+    def without(self, lacking: Collection[str]) -> BuilderSettings:
+        """Returns it without the arguments that an installed version does not have."""
+        changes = {
+            name: None
+            for name in _CHANGES
+            if not set(lacking).isdisjoint(_names_in(getattr(self, name)))
+        }
+        known = (name for name in self.arguments if self.name_of(name) not in lacking)
+        return replace(self, arguments=tuple(known), **changes)
+
+    def lacking(self, packages: Path) -> list[str]:
+        """Returns which of its arguments the version in a folder of packages does not have."""
+        file = packages / (self.defined_in or "")
+        text = None if self.defined_in is None else contents_of(file, _LARGEST_BYTES)
+        if text is None:
+            return []
+        defined = set(re.findall(r"^\s+(\w+)\s*[:=]", text.decode("utf-8", "replace"), re.M))
+        changes = (name for change in _CHANGES for name in _names_in(getattr(self, change)))
+        return [x for x in (*map(self.name_of, self.arguments), *changes) if x not in defined]
+
+
+# What is said of other arguments than a DataLoader's.
+_CHANGES: Final = ("evaluates", "copies", "compiles", "checks", "quiet", "fuses")
+
+
+def _names_in(change: str | None) -> list[str]:
+    """Returns the arguments that a change names; the first is PREFIX of what compiles."""
+    return re.findall(r"(\w+)=", change or "") or ([change] if change else [])
 
 
 _HUGGING_FACE: Final = BuilderSettings(
@@ -66,6 +102,7 @@ _HUGGING_FACE: Final = BuilderSettings(
     checks="logging_nan_inf_filter=False",
     quiet="disable_tqdm=True, a larger logging_steps",
     fuses='optim="adamw_torch_fused"',
+    defined_in="transformers/training_args.py",
 )
 # By top-level package; of other packages only the name is reported.
 _KNOWN: Final = {
@@ -77,13 +114,35 @@ _KNOWN: Final = {
         ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory"),
     ),
     "timm": BuilderSettings(
-        "create_loader", "", ("num_workers", "persistent_workers", "pin_memory"), keeps_workers=True
+        "create_loader",
+        "",
+        ("num_workers", "persistent_workers", "pin_memory"),
+        keeps_workers=True,
+        defined_in="timm/data/loader.py",
     ),
 }
 
 
-def settings_of(package: str | None) -> BuilderSettings | None:
-    return None if package is None else _KNOWN.get(package)
+def settings_of(package: str | None, lacking: Collection[str] = ()) -> BuilderSettings | None:
+    """Returns the call of the user's that has a package's settings.
+
+    Args:
+        lacking: Arguments that its installed version does not have, as `Loader` has them.
+    """
+    settings = _KNOWN.get(package or "")
+    return settings.without(lacking) if settings is not None and lacking else settings
+
+
+def lacking_arguments(metadata: Mapping[str, Any], sites: Mapping[int, Any]) -> list[str]:
+    """Returns which arguments the installed version of a loader's builder does not have.
+
+    Args:
+        sites: [file, line, function] by number, absolute where a package's.
+    """
+    settings, place = settings_of(builder_of(metadata)), sites.get(metadata.get("built_at") or 0)
+    file = place[0] if isinstance(place, list) and place and isinstance(place[0], str) else ""
+    packages = _PACKAGES.match(file)
+    return [] if settings is None or packages is None else settings.lacking(Path(packages[1]))
 
 
 def builder_of(metadata: Mapping[str, Any]) -> str | None:

@@ -21,6 +21,7 @@ from trainprof.analysis.loading.loader_builder import (
     TORCHS_SAMPLERS,
     builder_of,
     call_of,
+    lacking_arguments,
     whole_batches,
 )
 from trainprof.analysis.loading.workers import (
@@ -48,7 +49,7 @@ from trainprof.analysis.timeline.iterations import (
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.names import UNKNOWN_SITE
-from trainprof.record.schema import Kind
+from trainprof.record.schema import Kind, Topic
 
 _LOADERS_MODELLED: Final = 8
 MAX_BOUNDS: Final = 4
@@ -264,6 +265,7 @@ def _loader_of(
         thread="training" if is_here else "other",
         collate_site=sites[collate] if isinstance(collate, int) else None,
         built_by=builder_of(metadata),
+        builder_lacks=lacking_arguments(metadata, run.metadata.texts[Topic.SITE]),
         built=max(len(built), 1),
         datasets=len(np.unique(built["value"])) if built["value"].any() else None,
         whole_batches=whole_batches(metadata),

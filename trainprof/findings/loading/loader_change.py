@@ -139,7 +139,7 @@ def call_with(loader: Loader, change: dict[str, Any]) -> str:
     """Returns the call that gives a loader arguments, or the package that has to pass them."""
     if loader.built_by is None:
         return _own_call(loader, change)
-    settings = settings_of(loader.built_by)
+    settings = settings_of(loader.built_by, loader.builder_lacks)
     named = None if settings is None else settings.named(change)
     if settings is None or named is None:
         return f"set {_arguments(change)} in {loader.built_by}, which builds this loader"
