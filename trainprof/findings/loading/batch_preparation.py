@@ -189,7 +189,7 @@ RULES: Final = (
         },
         find=_sample_by_sample,
         order=290,
-        traits=RuleTraits(keys=_KEYS, action="Fetch each batch with one index list"),
+        traits=RuleTraits(keys=_KEYS, action="Fetch each batch in one call"),
         explanation="""\
 Batches are put together from cheap samples that are fetched one by one.
 

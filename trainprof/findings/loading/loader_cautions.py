@@ -20,7 +20,7 @@ SHARE_THE_STREAM: Final = (
 OFF_DEVICE: Final = "move .to(device) from the dataset or collate_fn into the training loop"
 # Where indices are to be computed in advance.
 RANDOM_AGAIN: Final = "draw again each epoch what is random: keep only lengths or a sorted order"
-_ONE_ITERATOR: Final = "create batches = iter(loader) once, and again only after StopIteration"
+_ONE_ITERATOR: Final = "call iter(loader) once, and again only after StopIteration"
 # Workers that are new interpreters.
 NEW_PYTHON: Final = ("spawn", "forkserver")
 
@@ -30,7 +30,9 @@ def cautions_of(feeder: Feeder, change: Mapping[str, Any]) -> list[str]:
     loader, now = feeder.loader, feeder.loader.num_workers or 0
     workers, is_kept = change.get("num_workers", now), bool(change.get("persistent_workers"))
     if now and not workers:
-        return ["remove persistent_workers and prefetch_factor too: torch refuses them here"]
+        return [
+            "remove persistent_workers and prefetch_factor: torch refuses them with num_workers=0"
+        ]
     cautions = []
     if workers > now and _is_shared(loader):
         cautions.append(_of_open_files(loader))
@@ -44,7 +46,9 @@ def cautions_of(feeder: Feeder, change: Mapping[str, Any]) -> list[str]:
     if workers <= now:
         return cautions
     if not now and loader.workers_started_by in NEW_PYTHON and loader.guards_main is None:
-        cautions.append('spawned workers need if __name__ == "__main__": around your script')
+        cautions.append(
+            'spawned workers import your script again: guard it with if __name__ == "__main__":'
+        )
     return [*cautions, *_of_random_numbers(loader, workers, is_kept=is_kept)]
 
 

@@ -142,7 +142,7 @@ def cheaper_samples(line: HotLine | None, loader: Loader, site: str | None) -> s
         share = "most" if line.is_at_least else percent(line.share)
         return f"speed up {at}: {share} of batch preparation"
     if loader.dataset == _OF_COLUMNS:
-        return "with_format(columns=[...]) decodes only these columns; store what stays the same"
+        return "use with_format(columns=[...]) to decode only the columns that you need"
     return "compute once and store what stays the same: decoded and resized images, tokens"
 
 

@@ -75,7 +75,7 @@ def _of_waits(context: RunContext, feeder: Feeder) -> Finding | None:
     )
     gain = max((x for x in gains if x is not None), key=lambda x: x.likely)
     waits = waits_words(context, feeder)
-    title = f"batch preparation needs more CPU than {_cores(context)}: {waits}"
+    title = f"batch preparation needs more than {_cores(context)}: {waits}"
     return _of_line(context, feeder, title, gain)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from trainprof.analysis.run.metadata import number
+from trainprof.analysis.run.metadata import integer
 from trainprof.analysis.summary.finding import Finding
 from trainprof.record.files import contents_of
 
@@ -32,18 +32,18 @@ class ScriptFiles:
 
     cwd: Path
     script: Path | None
-    started_ns: float
+    started_ns: int
 
     @staticmethod
     def of(manifest: Mapping[str, Any]) -> ScriptFiles:
         entry, times = manifest.get("entry"), manifest.get("times")
         started_ns = times.get("spawned_time_ns") if isinstance(times, dict) else None
-        cwd = Path(str(manifest.get("cwd") or "."))
+        cwd, started_ns = Path(str(manifest.get("cwd") or ".")), integer(started_ns) or 0
         if not isinstance(entry, str):
-            return ScriptFiles(cwd, None, number(started_ns, 0.0))
+            return ScriptFiles(cwd, None, started_ns)
         names = (entry, f"{entry.replace('.', '/')}.py")  # the latter of `python -m`
         script = next((cwd / name for name in names if (cwd / name).is_file()), None)
-        return ScriptFiles(cwd, script, number(started_ns, 0.0))
+        return ScriptFiles(cwd, script, started_ns)
 
     def tree(self, path: Path) -> ast.AST | None:
         try:

@@ -22,7 +22,7 @@ def flag_of(folder: Path, *lines: str, change: dict[str, int] = TWO, module: str
     (folder / "data.py").write_text(module + "\n")
     line = module.count("\n") + 1 if module else len(lines)
     site = f"{'data' if module else 'train'}.py:{line}"
-    manifest = {"cwd": str(folder), "entry": "train.py", "times": {"spawned_time_ns": 2**62}}
+    manifest = {"cwd": str(folder), "entry": "train.py", "times": {"spawned_time_ns": 2**61}}
     finding = summaries.finding(site=site, change=change)
     return with_flag(finding, ScriptFiles.of(manifest)).flag
 
@@ -77,9 +77,9 @@ def test_a_loader_of_a_module_has_the_script_s_option(tmp_path: Path) -> None:
 
 def test_a_file_that_was_changed_since_is_not_read(tmp_path: Path) -> None:
     assert flag_of(tmp_path, ADDED, PARSED, BUILT)
-    os.utime(tmp_path / "train.py", ns=(2**62, 2**62 + 10**9))
+    os.utime(tmp_path / "train.py", ns=(2**61, 2**61 + 10**9))
     finding = summaries.finding(site="train.py:3", change=TWO)
-    assert not with_flag(finding, ScriptFiles(tmp_path, tmp_path / "train.py", 2**62)).flag
+    assert not with_flag(finding, ScriptFiles(tmp_path, tmp_path / "train.py", 2**61)).flag
 
 
 @pytest.mark.parametrize("manifest", [{}, {"cwd": 3, "entry": [], "times": []}])
