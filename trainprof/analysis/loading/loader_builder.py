@@ -60,7 +60,7 @@ class BuilderSettings:
 
     def without(self, lacking: Collection[str]) -> BuilderSettings:
         """Returns it without the arguments that an installed version does not have."""
-        changes = {
+        changes: dict[str, Any] = {
             name: None
             for name in _CHANGES
             if not set(lacking).isdisjoint(_names_in(getattr(self, name)))

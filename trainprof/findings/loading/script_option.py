@@ -82,12 +82,14 @@ def _arguments(tree: ast.AST | None, line: int, name: str) -> Iterator[ast.expr]
 
 def _held_by(value: ast.expr) -> tuple[str, str] | None:
     """Returns ("args", "workers") of `args.workers` or `args["workers"]`, None of all else."""
-    if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name):
+    if not isinstance(value, (ast.Attribute, ast.Subscript)) or not isinstance(
+        value.value, ast.Name
+    ):
+        return None
+    if isinstance(value, ast.Attribute):
         return value.value.id, value.attr
-    is_item = isinstance(value, ast.Subscript) and isinstance(value.value, ast.Name)
-    if is_item and isinstance(value.slice, ast.Constant) and isinstance(value.slice.value, str):
-        return value.value.id, value.slice.value
-    return None
+    is_named = isinstance(value.slice, ast.Constant) and isinstance(value.slice.value, str)
+    return (value.value.id, value.slice.value) if is_named else None
 
 
 def _option(trees: list[ast.AST], holder: str, attribute: str) -> str | None:
