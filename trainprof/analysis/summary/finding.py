@@ -107,6 +107,8 @@ class Finding:
         is_tried_by_tune: `tune` measures its change.
         low_confidence: Why its gain is little sure, "" where it is as sure as its interval.
         action: What to do, where it differs from that of all findings of its rule.
+        costliest: The line that most of its cost is at, with its share of that: "80 % of batch
+            preparation: data.py:36 read()"; "" where it is the site, or not known.
         flag: The script's option that sets what is to be changed, with its new value, as in
             "--workers 2".
         traits: What all findings of its rule have in common.
@@ -132,6 +134,7 @@ class Finding:
     is_tried_by_tune: bool = False
     low_confidence: str = ""
     action: str = ""
+    costliest: str = ""
     flag: str = ""
     traits: RuleTraits = field(default_factory=RuleTraits)
 
