@@ -13,9 +13,10 @@ from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import Gain, plain_finding, setting_gain
 from trainprof.findings.loading.loader_cautions import cautions_of, needed_first
 from trainprof.findings.loading.waiting import WAIT_SHARE, collate_share
-from trainprof.findings.wording import around, place, share_of, span
+from trainprof.findings.wording import around, is_nameless, share_of, span
 
 if TYPE_CHECKING:
+    from trainprof.analysis.summary.code import HotLine
     from trainprof.analysis.summary.loader import Loader
     from trainprof.findings.run_context import Feeder, RunContext
 
@@ -121,10 +122,12 @@ def loader_finding(
         **said.pop("evidence", {}),
     }
     altered = cautions_of(feeder, alters or said.get("change") or {})
-    goes_to = _where_it_goes(feeder) if is_of_making else []
-    said["site"] = said.get("site") or loader.site
+    said["site"], line = said.get("site") or loader.site, feeder.likely_line()
     said["cautions"] = [*said.get("cautions", ()), *altered][:MOST_CAUTIONS]
-    said["also"] = [*said.get("also", ()), *goes_to]
+    if is_of_making and line is None:
+        said["also"] = [*said.get("also", ()), *_of_dataset(loader)]
+    elif is_of_making and line is not None and line.site != said["site"]:
+        said["costliest"] = _costliest(line)
     return plain_finding(rule, title, gain, evidence=evidence, **said)
 
 
@@ -150,12 +153,17 @@ def _arguments(change: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in change.items())
 
 
-def _where_it_goes(feeder: Feeder) -> list[str]:
-    """Returns which line takes batch preparation."""
-    line, loader, fetch = feeder.likely_line(), feeder.loader, feeder.loader.fetch
-    if line is not None:
-        takes = "seems to take most" if line.is_likely else f"takes {share_of(line)}"
-        return [f"{place(line)} {takes} of batch preparation{around(line)}"]
+def _costliest(line: HotLine) -> str:
+    """Returns the line that takes most of batch preparation, with its share of that."""
+    share = "most" if line.is_likely else share_of(line)
+    seems = ", it seems" if line.is_likely else ""
+    name = "" if is_nameless(line) else f" {line.function}()"
+    return f"{share} of batch preparation{seems}: {line.site}{name}{around(line)}"
+
+
+def _of_dataset(loader: Loader) -> list[str]:
+    """Returns what dataset[i] takes of batch preparation, if that is most, and how to time it."""
+    fetch = loader.fetch
     share = 1 - collate_share(fetch)
     if fetch is None or not fetch.dataset_s or not fetch.samples or share < _OF_DATASET:
         return []

@@ -33,7 +33,7 @@ from trainprof.findings.loading.waiting import (
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.tune_support import rerun_words
-from trainprof.findings.wording import is_nameless, places
+from trainprof.findings.wording import around, is_nameless, share_of
 
 # Of the fetch time: a disk that takes this share of it may be at its limit.
 _READING_SHARE: Final = 0.2
@@ -134,13 +134,12 @@ def cheaper_samples(line: HotLine | None, loader: Loader, site: str | None) -> s
     """Returns the advice to make samples cheaper, with the function to begin at.
 
     Args:
-        site: The finding's, where that is the line's.
+        site: The finding's, where that is the line's: then it has no other place for its share.
     """
     if line is not None:
-        name = "this line" if is_nameless(line) else f"{line.function}()"
-        at = name if site is not None else places(line)
-        share = "most" if line.is_at_least else percent(line.share)
-        return f"speed up {at}: {share} of batch preparation"
+        name = "this code" if is_nameless(line) else f"{line.function}()"
+        share = f": {share_of(line)} of batch preparation{around(line)}"
+        return f"speed up {name}{'' if site is None else share}"
     if loader.dataset == _OF_COLUMNS:
         return "use with_format(columns=[...]) to decode only the columns that you need"
     return "compute once and store what stays the same: decoded and resized images, tokens"

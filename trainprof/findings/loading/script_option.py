@@ -82,14 +82,12 @@ def _arguments(tree: ast.AST | None, line: int, name: str) -> Iterator[ast.expr]
 
 def _held_by(value: ast.expr) -> tuple[str, str] | None:
     """Returns ("args", "workers") of `args.workers` or `args["workers"]`, None of all else."""
-    if not isinstance(value, (ast.Attribute, ast.Subscript)) or not isinstance(
-        value.value, ast.Name
-    ):
-        return None
-    if isinstance(value, ast.Attribute):
-        return value.value.id, value.attr
-    is_named = isinstance(value.slice, ast.Constant) and isinstance(value.slice.value, str)
-    return (value.value.id, value.slice.value) if is_named else None
+    match value:
+        case ast.Attribute(value=ast.Name(id=holder), attr=name):
+            return holder, name
+        case ast.Subscript(value=ast.Name(id=holder), slice=ast.Constant(value=str(name))):
+            return holder, name
+    return None
 
 
 def _option(trees: list[ast.AST], holder: str, attribute: str) -> str | None:
