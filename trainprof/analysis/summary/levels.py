@@ -20,8 +20,6 @@ MANY_STEPS: Final = 20
 # Of the median step: an outlier takes so many times as long, and so much longer.
 MIN_RATIO: Final = 2.0
 MIN_EXCESS_NS: Final = 10_000_000
-# Two shares that differ by no more are told as one.
-_ROUNDING_SHARE: Final = 0.01
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -48,15 +46,6 @@ def sentence(words: str) -> str:
     is_code = any(sign in first for sign in "._(=/") or first.lower() != first
     begins = words[:1] if is_code else words[:1].upper()
     return f"{begins}{words[1:]}{'' if words.endswith(('.', '?', '!')) else '.'}"
-
-
-def percent_apart(part_s: float, whole_s: float, share: float) -> str:
-    """Returns the percentage of two times, " (86 %)", to stand behind them.
-
-    "" where it is the share that is told beside them, but for rounding.
-    """
-    whole_share = part_s / whole_s if whole_s > 0 else share
-    return f" ({percent(whole_share)})" if abs(whole_share - share) > _ROUNDING_SHARE else ""
 
 
 def pair(part_s: float, whole_s: float) -> str:

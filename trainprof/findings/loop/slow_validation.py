@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from trainprof.analysis.loading.loader_builder import settings_of
+from trainprof.analysis.loading.loader_builder import BuilderSettings, settings_of
 from trainprof.analysis.run.evidence import called_for_at, is_over_loaders
 from trainprof.analysis.summary.code import HotLine, hottest
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
@@ -84,7 +84,8 @@ def find(context: RunContext) -> Finding | None:
         )
     over = f" over the loader at {feeder.loader.site}" if feeder.loader.called_at else ""
     most = None if is_loading else hottest(context.summary.part_lines, "evaluation")
-    action, advice = _change(context, own_s, feeder.loader.built_by, counted=is_of_what_trains)
+    settings = settings_of(feeder.loader.built_by, feeder.loader.builder_lacks)
+    action, advice = _change(context, own_s, settings, counted=is_of_what_trains)
     return loader_finding(
         context,
         feeder,
@@ -130,10 +131,13 @@ def _without_loader(context: RunContext, spent_s: float, what: str) -> Finding:
 
 
 def _change(
-    context: RunContext, spent_s: float, package: str | None = None, *, counted: bool = False
+    context: RunContext,
+    spent_s: float,
+    settings: BuilderSettings | None = None,
+    *,
+    counted: bool = False,
 ) -> tuple[str, str]:
     """Returns what to do in short, "" for the rule's own action, and how."""
-    settings = settings_of(package)
     by = f" ({settings.evaluates})" if settings and settings.evaluates else ""
     less = f"validate every second time{by} to save {span(spent_s / 2)}, or on fewer samples"
     with_gradients = context.summary.evaluation.with_gradients_share or 0.0
