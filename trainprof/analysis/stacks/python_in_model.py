@@ -30,7 +30,7 @@ MIN_HELD: Final = 12
 # Of the samples: with more that met another thread running, that thread may have held the GIL.
 _CROWDED_SHARE: Final = 0.02
 # Of training: less is not reported.
-TOLD_FROM_SHARE: Final = 0.1
+REPORTED_FROM_SHARE: Final = 0.1
 # Reads in a forward: a few are decisions of the model, more are a loop over numbers.
 MANY: Final = 64
 # From one read to the next: a loop with more work for each gains little from whole tensors.

@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.run.evidence import NAMED_FROM_SHARE
-from trainprof.analysis.stacks.python_in_model import PARTS, TOLD_FROM_SHARE
+from trainprof.analysis.stacks.python_in_model import PARTS, REPORTED_FROM_SHARE
 from trainprof.analysis.summary.code import ElementReads
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.findings.gain import plain_finding, python_gain, sampled_gain
@@ -115,7 +115,7 @@ def _by_samples(context: RunContext) -> Finding | None:
 
 RULE: Final = Rule(
     id="python_in_model",
-    thresholds={"share": Threshold(TOLD_FROM_SHARE, "of training (TraceML, gpuprof)")},
+    thresholds={"share": Threshold(REPORTED_FROM_SHARE, "of training (TraceML, gpuprof)")},
     find=find,
     explanation=__doc__,
     order=150,
