@@ -82,19 +82,20 @@ def find(context: RunContext) -> Finding | None:
             alters=wanted,
             evidence=evidence,
         )
-    over = f" over the loader at {feeder.loader.site}" if feeder.loader.called_at else ""
     most = None if is_loading else hottest(context.summary.part_lines, "evaluation")
+    built = [f"its loader is built at {feeder.loader.site}"] if feeder.loader.called_at else []
     settings = settings_of(feeder.loader.built_by, feeder.loader.builder_lacks)
-    action, advice = _change(context, own_s, settings, counted=is_of_what_trains)
+    action, advice = _change(context, settings, counted=is_of_what_trains)
     return loader_finding(
         context,
         feeder,
         RULE.id,
-        f"{what}{_times(passes)}{over}{slow}",
+        f"{what}{_times(passes)}{slow}",
         outside_steps(context, own_s),
         action=action,
         advice=advice,
         costliest=_costliest(most, feeder.loader.called_at),
+        also=[_half(own_s), *built],
         evidence=evidence,
         site=feeder.loader.called_at,
         is_of_making=is_loading,
@@ -117,7 +118,7 @@ def _passes(context: RunContext) -> int:
 
 def _without_loader(context: RunContext, spent_s: float, what: str) -> Finding:
     passes, called = max(_passes(context), 1), called_for_at(context.summary.part_lines)
-    action, advice = _change(context, spent_s)
+    action, advice = _change(context)
     return plain_finding(
         RULE.id,
         f"{what}{_times(passes)}",
@@ -126,24 +127,26 @@ def _without_loader(context: RunContext, spent_s: float, what: str) -> Finding:
         action=action,
         advice=advice,
         costliest=_costliest(hottest(context.summary.part_lines, "evaluation"), called),
+        also=[_half(spent_s)],
         evidence={"evaluation_s": spent_s, "passes": passes},
     )
 
 
 def _change(
-    context: RunContext,
-    spent_s: float,
-    settings: BuilderSettings | None = None,
-    *,
-    counted: bool = False,
+    context: RunContext, settings: BuilderSettings | None = None, *, counted: bool = False
 ) -> tuple[str, str]:
     """Returns what to do in short, "" for the rule's own action, and how."""
-    by = f" ({settings.evaluates})" if settings and settings.evaluates else ""
-    less = f"validate every second time{by} to save {span(spent_s / 2)}, or on fewer samples"
+    less = "validate every second time, or on fewer samples"
+    if settings is not None and settings.evaluates is not None:
+        less = f"{settings.call}: {settings.evaluates}"
     with_gradients = context.summary.evaluation.with_gradients_share or 0.0
     if with_gradients >= _MOSTLY_WITH_GRADIENTS:
         return _NO_GRAD, f"put it under torch.no_grad(); {less}"
     return (_COUNTED, f"collect them in the training loop; {less}") if counted else ("", less)
+
+
+def _half(spent_s: float) -> str:
+    return f"validating half as often saves {span(spent_s / 2)}"
 
 
 def _times(passes: int) -> str:

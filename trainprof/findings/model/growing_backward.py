@@ -39,7 +39,7 @@ _APART: Final = (10, 40)
 # Of the growth of forward: larger batches make both longer.
 _TIMES_FORWARD: Final = 2.0
 # The graphs of earlier steps fill memory and caches too: without them the rest gets faster.
-_TIMES_BESIDES: Final = 2.0
+_REST_TIMES: Final = 2.0
 _BACKWARD: Final = ("backward",)
 # "other" has what a loop computes itself, such as a product with a memory bank.
 _FORWARD: Final = ("forward", "loss", "other")
@@ -72,7 +72,7 @@ def find(context: RunContext) -> Finding | None:
         RULE.id,
         f"backward grows from {span(short_s)} to {span(long_s)} a step while forward does not: it "
         "runs through earlier steps too",
-        replace(gain, training=(1.0, _TIMES_BESIDES * gain.training[1])),
+        replace(gain, training=(1.0, _REST_TIMES * gain.training[1])),
         site=line.site if line is not None else None,
         advice="state = state.detach(); sum losses with loss.item(); no retain_graph=True",
         evidence={

@@ -148,7 +148,7 @@ def waiting_for_updates_s(context: RunContext) -> float:
 def _without_foreach(context: RunContext) -> list[LoopedOptimizer]:
     """Returns those that torch would update together without foreach=False: on CUDA only."""
     is_cuda = str(context.summary.run.device).startswith("cuda")
-    return [x for x in context.torch.looped if x.is_told_to and is_cuda]
+    return [x for x in context.torch.looped if x.without_foreach and is_cuda]
 
 
 def _on_device(context: RunContext) -> Finding | None:

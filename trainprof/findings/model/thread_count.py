@@ -63,13 +63,13 @@ def _in_workers(context: RunContext, feeder: Feeder) -> Finding | None:
     fetch, workers, cores = feeder.loader.fetch, feeder.loader.num_workers or 0, context.cores()
     if not workers or cores is None or fetch is None or fetch.wall_s is None:
         return None
-    made_s = fetch.wall_s.mean * fetch.n
-    if not fetch.running_s or fetch.cpu_s is None or made_s <= 0 or context.training_s <= 0:
+    fetch_s = fetch.wall_s.mean * fetch.n
+    if not fetch.running_s or fetch.cpu_s is None or fetch_s <= 0 or context.training_s <= 0:
         return None
     known, line = feeder.loader.worker_threads or _USUAL, feeder.hot_line()
     # torch's threads that wait for the others of an operator use no CPU time.
     at_work = max(fetch.cpu_s / fetch.running_s, known.torch)
-    waits, busy = (fetch.runnable_s or 0.0) / made_s, made_s / (workers * context.training_s)
+    waits, busy = (fetch.runnable_s or 0.0) / fetch_s, fetch_s / (workers * context.training_s)
     numbers = {"runnable_share": waits, "threads": at_work, "busy_share": min(busy, 1.0)}
     if any(value < _least(context, name) for name, value in numbers.items()):
         return None
@@ -85,8 +85,8 @@ def _in_workers(context: RunContext, feeder: Feeder) -> Finding | None:
     ranks = f" of {ranks_of(feeder)} ranks" if ranks_of(feeder) > 1 else ""
     return unmeasured_finding(
         RULE.id,
-        f"{running} in each of {number_of(workers, 'worker')}{ranks} on {_cores(cores)}: fetching "
-        f"a batch waits {percent(waits)} of its time for a core",
+        f"{running} in each of {number_of(workers, 'worker')}{ranks} on {_cores(cores)}: fetches "
+        f"wait {percent(waits)} of their time for a core",
         site=(known.set_at if known.torch > 1 else None) or feeder.loader.site,
         action=_IN_WORKERS,
         advice=advice,

@@ -35,7 +35,7 @@ from trainprof.findings.wording import caller, place, takes_of_it
 # Of that time: a part of a step with less of it is not named.
 _NAMED_PART: Final = 0.2
 _WHOLE_TENSORS: Final = "use masks or torch.where; a loop is faster over x.tolist()"
-_ONCE: Final = "compute it once in the dataset, or with torch operators on whole tensors"
+_ONCE: Final = "move it to the dataset, or use operators on whole tensors"
 
 
 def find(context: RunContext) -> Finding | None:
