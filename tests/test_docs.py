@@ -20,6 +20,7 @@ PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 OPTIONS = {
     "run": "commands.md",
     "report": "commands.md",
+    "clean": "commands.md",
     "compare": "compare.md",
     "tune": "tune.md",
     "lines": "lines.md",
@@ -28,6 +29,7 @@ OPTIONS = {
 OTHERS = {
     *("--help", "--lr", "--epochs", "--logdir", "--config"),
     *("--nproc-per-node", "--no-python", "--max-restarts", "--seed", "--cases"),
+    "--install-completion",
 }
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)

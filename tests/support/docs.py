@@ -24,7 +24,7 @@ _ROWS: Final = re.compile(r"(<!-- tested -->\n).*(<!-- end -->)", re.DOTALL)
 _LABEL: Final = re.compile(r"([A-Z][\w ]{2,30}): ")
 # "num_workers=2", "__getitem__", "torch.get_num_threads()"
 _NAME: Final = re.compile(
-    r"(?<![\w`./])(?:\w+\.)*\w*_\w+(?:\.\w+)*(?:=\w+(?:\.\w+)*)?(?:\([^()\s]*\))?(?![\w`])"
+    r"`[^`]*`|(?<![\w./])(?:\w+\.)*\w*_\w+(?:\.\w+)*(?:=\w+(?:\.\w+)*)?(?:\([^()\s]*\))?"
 )
 _PLAIN_WORD: Final = re.compile(r"\A(?!torch)[a-z]+(?=[\s,])")
 _AREAS: Final = {
@@ -151,7 +151,7 @@ def _in_code(text: str) -> str:
     """Returns plain text as Markdown: names in code style, rules as links."""
 
     def named(match: re.Match[str]) -> str:
-        name = match.group()
+        name = match.group().strip("`")
         return f"[{name}]({name}.md)" if rule_named(name) else f"`{name}`"
 
     return _NAME.sub(named, text)

@@ -302,8 +302,8 @@ class RunContext:
 
     def builder(self) -> BuilderSettings | None:
         """Returns who builds the loaders that feed training, where it is told how, and is one."""
-        builders = {feeder.loader.built_by for feeder in self.feeding}
-        return settings_of(builders.pop()) if len(builders) == 1 else None
+        builders = {feeder.loader.built_by: feeder.loader.builder_lacks for feeder in self.feeding}
+        return settings_of(*builders.popitem()) if len(builders) == 1 else None
 
     def threads_of_training(self) -> int | None:
         """Returns how many threads the training process had, as the system counts them."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from trainprof.analysis.run.evidence import Evidence
 from trainprof.analysis.run.one_process import ProcessNumbers
 from trainprof.analysis.run.ranks import common_faults
+from trainprof.analysis.run.recording import manifest_of_first
 from trainprof.analysis.run.run_numbers import RunNumbers, first_process, run_numbers
 from trainprof.analysis.summary.finding import IN_NOISE, SOME_RANKS, Finding, PassedOver
 from trainprof.analysis.summary.run_summary import RunSummary
@@ -16,6 +17,7 @@ from trainprof.findings.combined_speedup import together
 from trainprof.findings.diagnose import Diagnosis, diagnose, ranked
 from trainprof.findings.distributed import slow_rank
 from trainprof.findings.gain import least_gain
+from trainprof.findings.loading.script_option import ScriptFiles, with_flag
 from trainprof.findings.loop import slow_validation
 from trainprof.findings.run_context import RunContext, context_of_process
 from trainprof.findings.verdict import verdict, with_finding
@@ -42,9 +44,10 @@ def summarize(
     judged = [_judged(rank, rules) for rank in run.ranks]
     first = judged[0]
     settings = _settings(run.ranks[0], rules)
+    files = ScriptFiles.of(manifest_of_first(directory))
     summary = replace(
         run.summary,
-        findings=first.findings,
+        findings=[with_flag(finding, files) for finding in first.findings],
         passed_over=first.passed_over,
         findings_from=first.findings_from,
         rules=[rule.id for rule in RULES],
@@ -56,14 +59,14 @@ def summarize(
         return _with_headline(summary)
     in_all_ranks = [
         finding
-        for finding in first.findings
+        for finding in summary.findings
         if all(
             any((x.id, x.site) == (finding.id, finding.site) for x in rank.findings)
             for rank in judged[1:]
         )
     ]
     # The others hold one of the ranks up.
-    others = [PassedOver(x, SOME_RANKS) for x in first.findings if x not in in_all_ranks]
+    others = [PassedOver(x, SOME_RANKS) for x in summary.findings if x not in in_all_ranks]
     summary = replace(
         summary,
         findings=in_all_ranks,

@@ -26,6 +26,7 @@ from trainprof.analysis.run.evidence import called_for_at, is_over_loaders
 from trainprof.analysis.summary.code import HotLine, hottest
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import pair, percent
+from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.findings.gain import Gain, outside_steps, plain_finding, start_of_workers
 from trainprof.findings.loading.loader_change import advised, loader_finding, with_workers
@@ -84,7 +85,7 @@ def find(context: RunContext) -> Finding | None:
         )
     most = None if is_loading else hottest(context.summary.part_lines, "evaluation")
     built = [f"its loader is built at {feeder.loader.site}"] if feeder.loader.called_at else []
-    action, advice = _change(context, feeder.loader.built_by, counted=is_of_what_trains)
+    action, advice = _change(context, feeder.loader, counted=is_of_what_trains)
     return loader_finding(
         context,
         feeder,
@@ -132,10 +133,10 @@ def _without_loader(context: RunContext, spent_s: float, what: str) -> Finding:
 
 
 def _change(
-    context: RunContext, package: str | None = None, *, counted: bool = False
+    context: RunContext, loader: Loader | None = None, *, counted: bool = False
 ) -> tuple[str, str]:
     """Returns what to do in short, "" for the rule's own action, and how."""
-    settings = settings_of(package)
+    settings = settings_of(loader.built_by, loader.builder_lacks) if loader is not None else None
     less = "validate every second time, or on fewer samples"
     if settings is not None and settings.evaluates is not None:
         less = f"{settings.call}: {settings.evaluates}"
