@@ -2,19 +2,20 @@
 
 What it means: validation, or a test between epochs, runs without updates. Training waits for it.
 
-How it is measured: as the time of such iterations during training, loading included. The finding
-names the line that calls validation, or its loader if that is what it waits for. Without a loader,
-forwards without gradients in evaluation mode count, and stack samples show who calls them.
+How it is measured: trainprof adds up the time of iterations without updates during training,
+loading included. The finding names the line that calls validation, or its loader if that is what it
+waits for. Without a loader, forwards without gradients in evaluation mode count, and stack samples
+show who calls them.
 
-When it is wrong: where training learns from it: labels or features for all samples, hard samples,
-the experience of a policy. There is nothing to save where evaluation is the purpose of the run.
+When it is wrong: training may learn from it, as from labels for all samples, hard samples, or the
+experience of a policy. Evaluation can also be the purpose of the run.
 
 What to do: give its loader workers if it waits for data. Use torch.no_grad() if most of its
 forwards track gradients, and larger batches. Over training samples, compute the metrics during
 training. Otherwise validate less often, or on fewer samples. ReduceLROnPlateau, early stopping and
 the best checkpoint then see fewer results: shorten their patience. Hugging Face's Trainer keeps all
-logits for compute_metrics: reduce them by preprocess_logits_for_metrics. Its
-load_best_model_at_end needs save_steps to be a multiple of eval_steps.
+logits for compute_metrics: reduce them by preprocess_logits_for_metrics. Its load_best_model_at_end
+needs save_steps to be a multiple of eval_steps.
 """
 
 from __future__ import annotations
