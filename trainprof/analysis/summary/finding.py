@@ -20,6 +20,8 @@ MODELLED_WORKERS: Final = "modelled_workers"
 COMES_ONCE: Final = "comes_once"
 # Likewise: seconds that may be why other findings are there, which cost no more; None: any.
 EXPLAINS_S: Final = "kept_s"
+# How many times faster: a smaller gain gets no more than a line on a page.
+WORTH_LINES_FROM: Final = 1.1
 # Kinds of gains, as RuleTraits has them.
 ESTIMATE: Final = "estimate"
 BY_SAMPLES: Final = "samples"
@@ -173,6 +175,13 @@ def may_lose(finding: Finding) -> bool:
         return False
     low, high = finding.predicted_speedup
     return low * high < 1
+
+
+def is_small(finding: Finding) -> bool:
+    """Whether its gain is worth no more than a line."""
+    speedup = finding.predicted_speedup
+    is_little = speedup is None or not speedup[-1:] or speedup[-1] < WORTH_LINES_FROM
+    return finding.severity == "note" and is_little
 
 
 def leads(finding: Finding) -> bool:

@@ -276,7 +276,7 @@ def test_another_thread_that_runs_python_code(recorder: Recorder, is_busy: bool)
 def test_of_a_thread_that_takes_the_gil_back_its_place_is_unknown(
     waited_ms: float, times: int, off_ms: float, is_sure: bool
 ) -> None:
-    is_known = sampler._was_made_to_let_go(round(waited_ms * MS), times, round(off_ms * MS))
+    is_known = sampler._was_forced_to_release(round(waited_ms * MS), times, round(off_ms * MS))
     assert is_known is is_sure
 
 
