@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainprof.analysis.device.devices import DevicePart, device_part, overlap_of
-from trainprof.analysis.device.host_waits import dearest_in_training, idle_during_s
+from trainprof.analysis.device.host_waits import costliest_in_training, idle_during_s
 from trainprof.analysis.distributed.collectives import (
     COMMUNICATION,
     Collectives,
@@ -243,8 +243,8 @@ def _evidence(run: Analysed, parts: _Parts) -> Evidence:
         has_timed_lines=run.has_timed_lines(),
         was_synchronized=run.synchronized() is not None,
         device=None if device.timed is None else DeviceEvidence.of(device.timed, training_s),
-        transfer_site=_dearest_site(device.transfers),
-        sync_site=_dearest_site(device.sync_points),
+        transfer_site=_costliest_site(device.transfers),
+        sync_site=_costliest_site(device.sync_points),
         collectives=parts.collectives.by_line,
         waits_at=line.site if line is not None and is_wait else None,
         python_in_model=stacks.python_in_model,
@@ -268,10 +268,10 @@ def _waited_share(loader: Loader) -> float:
     return waited_s / loader.evaluation_s
 
 
-def _dearest_site(rows: Sequence[Transfer | SyncPoint]) -> str | None:
+def _costliest_site(rows: Sequence[Transfer | SyncPoint]) -> str | None:
     """Returns the line that cost training most of them, None where the device felt none."""
-    dearest, _ = dearest_in_training(rows)
-    return dearest.site if dearest is not None and idle_during_s(dearest) > 0 else None
+    costliest, _ = costliest_in_training(rows)
+    return costliest.site if costliest is not None and idle_during_s(costliest) > 0 else None
 
 
 def _copied_pages(run: Analysed, loaders: list[Loader]) -> CopiedPages | None:

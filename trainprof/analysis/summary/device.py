@@ -84,7 +84,7 @@ class SyncPoint:
     library_share: float | None = None
     needed_s: float = 0.0
 
-    def dearest_first(self) -> tuple[float, float, int]:
+    def costliest_first(self) -> tuple[float, float, int]:
         """Returns what sorts them so: in exposed time and what comes after it, if known."""
         after_s = self.held_back_s[0] if self.held_back_s else 0.0
         return -(self.exposed_s or 0.0) - after_s, -(self.seconds or 0.0), -self.count

@@ -173,7 +173,7 @@ def _parts(device: Device) -> dict[str, float]:
 
 
 def transfers_section(summary: RunSummary, page: Page) -> list[Text]:
-    """Copies between devices by line, the dearest first; models that were moved are apart."""
+    """Copies between devices by line, the costliest first; models that were moved are apart."""
     is_merged = waits_are_merged(summary)
     ranked = summary.transfers
     if is_merged:  # by host time one cannot rank them
@@ -258,7 +258,7 @@ def found_syncs_section(summary: RunSummary, page: Page) -> list[Text]:
 
 def syncs_section(summary: RunSummary, page: Page) -> list[Text]:
     """Lines that need a tensor's value at once."""
-    ranked = sorted(summary.sync_points, key=SyncPoint.dearest_first)
+    ranked = sorted(summary.sync_points, key=SyncPoint.costliest_first)
     is_merged = waits_are_merged(summary)
     return by_site("Syncs", [_sync(point, page, is_merged=is_merged) for point in ranked], page)
 

@@ -34,7 +34,7 @@ class DataParallelNote(Note):
 
 
 class DataParallelProbe:
-    """Looks for such a model among those that are called up to the first step."""
+    """Checks the models called before the first step for such a one."""
 
     name = "data_parallel"
 

@@ -33,7 +33,7 @@ class GradientSyncsNote(Note):
 
     Attributes:
         site: The user's line, by number.
-        batches: Of an update, as a mean; gradients are averaged after each.
+        batches: Mean number per update; gradients are averaged after each.
     """
 
     KEY: ClassVar[str] = "gradient_syncs"
@@ -47,14 +47,13 @@ class _Place:
     """The calls of a model from one line.
 
     Attributes:
-        updates: After which a call came.
-        added: Calls whose gradients came on top of those of the call before.
-        version: How often parameters had been written by the last call.
-        met_at: The last backward pass before that.
-        written: How often gradients had been written by then; None where there were none.
-        set_back: How often they were since the last update's last call: once more than by a
-            backward pass, where they were set back in place.
-        is_out: Gradients are averaged once an update, or taken away between micro-batches.
+        updates: Number that were followed by a call.
+        added: Calls whose gradients were added to those of the call before.
+        version: Sum of the parameters' versions at the last call.
+        met_at: The number of backward passes by then.
+        written: Sum of the gradients' versions by then; None without gradients.
+        set_back: By how much it grew across an update, zero_grad in place included.
+        is_out: Gradients are averaged once an update, or cleared between micro-batches.
     """
 
     updates: int = 0
