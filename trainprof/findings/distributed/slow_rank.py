@@ -135,10 +135,8 @@ def _advice(cause: str, *, is_one: bool) -> tuple[str, str]:
         varying = "batches of similar cost on all ranks, or a larger prefetch_factor"
         return "Balance data loading across ranks", equal if is_one else varying
     if cause == _COMPUTING:
-        return (
-            "Balance batches across ranks",
-            "sort samples by length and take order[rank::world_size]",
-        )
+        dealt = "sort samples by length and take order[rank::world_size]"
+        return "Balance batches across ranks", dealt
     if is_one and cause == _EVALUATING:
         return (
             "Share evaluation among all ranks",

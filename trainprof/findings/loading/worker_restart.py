@@ -37,7 +37,7 @@ from trainprof.analysis.summary.finding import COMES_ONCE, Finding, RuleTraits, 
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.iterations import EVALUATION
-from trainprof.findings.gain import Gain, as_a_device_lets, outside_steps
+from trainprof.findings.gain import Gain, limited_by_device, outside_steps
 from trainprof.findings.loading.loader_cautions import DRAWN_ANEW, needed_first, one_iterator
 from trainprof.findings.loading.loader_change import advised, loader_finding
 from trainprof.findings.loading.model_inputs import like_the_usual
@@ -117,7 +117,7 @@ def _gain_without(context: RunContext, feeder: Feeder, prediction: Prediction) -
         run=(low.run[1], high.run[1]),
         is_at_most=False,
     )
-    return as_a_device_lets(context, feeder, gain)
+    return limited_by_device(context, feeder, gain)
 
 
 def _shortest_step_s(context: RunContext, feeder: Feeder, prediction: Prediction) -> float:
@@ -156,7 +156,7 @@ def _of_restarts(context: RunContext, feeder: Feeder) -> Finding | None:
         RULE.id,
         f"{who} started {when}, {span(each_s)} each time: "
         f"{percent(spent_s / context.training_s)} of training",
-        as_a_device_lets(context, feeder, outside_steps(context, spent_s)),
+        limited_by_device(context, feeder, outside_steps(context, spent_s)),
         advice=advice,
         change=change,
         alters={} if loader.is_each_step else KEPT,
@@ -226,7 +226,7 @@ def _of_starts(context: RunContext, feeder: Feeder) -> Finding | None:
         RULE.id,
         f"each of {loader.passes} passes takes {span(took_s / (loader.passes - 1))} longer to "
         f"begin than a usual batch takes, {percent(spent_s / context.training_s)} of training",
-        as_a_device_lets(context, feeder, outside_steps(context, spent_s)),
+        limited_by_device(context, feeder, outside_steps(context, spent_s)),
         advice=one_iterator(loader) if is_each else f"work out once, ahead of all passes, {what}",
         cautions=[] if is_each or loader.draws_in_order else [DRAWN_ANEW],
         also=["; ".join([*where, *caller(line)])] if line is not None and where else [],
