@@ -39,7 +39,7 @@ from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 
 _MOSTLY: Final = 0.5
-_BY_ITSELF: Final = ".pin_memory() on the tensor"
+_BY_ITSELF: Final = "tensor.pin_memory()"
 # CUDA's runtime (API synchronization behavior) stages copies up to this size, pinned or not, and
 # does not block for them: such a copy costs latency, not bandwidth.
 _SMALL_BYTES: Final = 64 << 10
@@ -81,7 +81,7 @@ def find(context: RunContext) -> Finding | None:
     count = worst.count if worst.in_training is None else worst.in_training
     copies = f"{count} {' '.join([*how, 'copies'])}"
     if are_several:
-        copies = f"copies, mostly {copies} at {worst.site}"
+        copies = f"copies, mostly {copies}"
     refills = "non_blocking" in change.advice and not context.feeding
     return plain_finding(
         RULE.id,
@@ -119,7 +119,7 @@ def _change(context: RunContext, worst: Transfer, spent_s: float) -> _Change:
         if _each_bytes(worst) < _SMALL_BYTES:
             rows = [x for x in context.summary.transfers if x.direction == worst.direction]
             small_s = sum(idle_during_s(row) for row in rows if _each_bytes(row) < _SMALL_BYTES)
-            advice = f"copy several tensors as one: {size(_each_bytes(worst))} each cost latency"
+            advice = f"copy several as one: a copy of {size(_each_bytes(worst))} is mostly latency"
             return _Change("Merge small copies", advice, _JOINED_SAVES * min(small_s, spent_s))
     return _of_batches(context, worst, spent_s, in_loader=in_loader)
 
@@ -145,14 +145,15 @@ def _of_batches(
         to = f"{to} only for copies to the GPU"
     loaders = [loader for loader in context.summary.loaders if loader.role == TRAINING]
     may_be_batches = _may_be_batches(worst, loaders)
-    arguments: dict[str, Any] | None = None
+    arguments: dict[str, Any] = {}
     if pageable and may_be_batches and not all(loader.pin_memory for loader in loaders):
         arguments["pin_memory"] = True
     if blocking and not in_loader and to == ".to(device, non_blocking=True)":
         arguments["non_blocking"] = True
     if pageable:
         pinned = _pinned(context, loaders) if may_be_batches else _BY_ITSELF
-        return _Change("Copy from pinned memory", f"{pinned} with {to}", spent_s, arguments)
+        joined = f"{pinned}{'' if pinned == _BY_ITSELF and to[0] == '.' else ' and '}{to}"
+        return _Change("Copy from pinned memory", joined, spent_s, arguments)
     advice = to if settings is None else f"{settings.call}(..., {to})"
     return _Change("Copy batches asynchronously", advice, wait_s, arguments)
 
@@ -195,7 +196,7 @@ def _pinned(context: RunContext, loaders: list[Loader]) -> str:
     if not loaders:
         return _BY_ITSELF
     if all(loader.pin_memory for loader in loaders):
-        return f"a pin_memory() method of the batch's class, or {_BY_ITSELF},"
+        return "add a pin_memory() method to the batch's class"
     builders = {feeder.loader.built_by for feeder in context.feeding}
     if len(builders) != 1 or None in builders:
         return "DataLoader(..., pin_memory=True)"

@@ -46,8 +46,10 @@ _MOSTLY: Final = 0.5
 # The kind of sync that decides a branch: a package checks so whether a loss is NaN.
 _CHECK: Final = "bool"
 _SYNCHRONIZE: Final = "synchronize"
-_INDEX: Final = "keep it a tensor, which can index others, or read it less often"
+_INDEX: Final = "keep the index a tensor: it can index other tensors"
 _LESS_OFTEN: Final = "keep the value on the GPU and read it every 100th step"
+# Kinds of sync that are Python's own functions.
+_BUILTINS: Final = frozenset(("bool", "int", "float", "index", "complex"))
 # By the kind of sync.
 _ADVICE: Final = {
     _CHECK: "decide on the GPU with torch.where, or check one step later",
@@ -59,7 +61,6 @@ _ADVICE: Final = {
 _BY_LIBRARY: Final = (
     "check or log less in the library's settings (torchmetrics: validate_args=False)"
 )
-_NEEDED: Final = {_CHECK: "a check made only every 100th step would come too late"}
 _MAY_BE_NEEDED: Final = "if the value decides what comes next, it is needed in each step"
 # Of the evidence: how long the GPU idles after its values have arrived.
 AFTER_S: Final = "idle_after_syncs_s"
@@ -113,8 +114,10 @@ def _of_values(context: RunContext) -> Finding | None:
     if worst is None or context.settled_s <= 0 or spent_s < least * context.settled_s:
         return None
     calls = worst.count - worst.on_cpu if worst.in_training is None else worst.in_training
-    here = f"{number_of(calls, 'call')} of {worst.kind}"
-    where = f", mostly {here} at {worst.site}" if are_several else f": {here}"
+    call = f"{worst.kind}(tensor)" if worst.kind in _BUILTINS else f".{worst.kind}()"
+    where = f"synchronizing calls, mostly {calls} of {call}"
+    if not are_several:
+        where = f"{number_of(calls, 'synchronizing call')} ({call})"
     after = " and after" if after_s > _NOTICEABLE * spent_s else ""
     gain = outside_steps(context, inside_s + after_s)
     most_s = _most_inside_s(context, inside_s, needed_s) + most_after_s
@@ -122,8 +125,7 @@ def _of_values(context: RunContext) -> Finding | None:
     action, advice, cautions = _advice(context, worst)
     return plain_finding(
         RULE.id,
-        f"the GPU idles {span(spent_s)}, {context.as_share(spent_s)}, in{after} synchronizing "
-        f"calls{where}",
+        f"the GPU idles {span(spent_s)}, {context.as_share(spent_s)}, in{after} {where}",
         replace(gain, training=most.training, run=most.run),
         site=worst.site,
         action=action,
@@ -157,8 +159,9 @@ def _advice(context: RunContext, worst: SyncPoint) -> tuple[str, str, list[str]]
         return "Let the library read values less often", advice, []
     if worst.kind == _SYNCHRONIZE:
         return "Remove torch.cuda.synchronize()", _ADVICE[_SYNCHRONIZE], []
-    advice = _ADVICE.get(worst.kind, _LESS_OFTEN)
-    return "", advice, [_NEEDED.get(worst.kind, _MAY_BE_NEEDED)]
+    if worst.kind in _ADVICE:
+        return "", _ADVICE[worst.kind], []
+    return "", _LESS_OFTEN, [_MAY_BE_NEEDED]
 
 
 def _most_inside_s(context: RunContext, inside_s: float, needed_s: float) -> float:

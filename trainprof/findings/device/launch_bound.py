@@ -41,7 +41,6 @@ from trainprof.findings.wording import span
 
 # Of the time in which the host computes: from here on the advice includes the optimizer.
 _MUCH_UPDATE: Final = 0.2
-_CHANGES_DIGITS: Final = "compiled operators differ in the last digits"
 
 
 def waiting_for_launches_s(context: RunContext) -> float | None:
@@ -75,7 +74,7 @@ def find(context: RunContext) -> Finding | None:
         "small kernels",
         outside_steps(context, spent_s),
         site=line.site if line is not None else None,
-        advice=", ".join([_compiled(context), *_fused(to_fuse)]),
+        advice=", and ".join([_compiled(context), *_fused(to_fuse)]),
         evidence={
             "launching_s": spent_s,
             "launching_share": share,
@@ -86,7 +85,6 @@ def find(context: RunContext) -> Finding | None:
         cautions=[
             *(minded_when_fused(context) if to_fuse else []),
             *minded_of(to_fuse),
-            _CHANGES_DIGITS,
         ],
     )
 
@@ -102,12 +100,12 @@ def _fused(calls: Sequence[OptimizerCall]) -> list[str]:
 def _compiled(context: RunContext) -> str:
     """Returns how to compile the model, by the argument of its trainer if that has one."""
     if context.summary.compilations:
-        return 'compile the loss and the update as well, or mode="reduce-overhead"'
+        return 'compile the loss and the update as well, or use mode="reduce-overhead"'
     builder = context.builder()
     if builder is None or builder.compiles is None:
-        return 'torch.compile(model), or with mode="reduce-overhead"'
+        return 'torch.compile(model), or torch.compile(model, mode="reduce-overhead")'
     argument = builder.compiles
-    return f'{builder.call}(..., {argument}=True), or with {argument}_mode="reduce-overhead"'
+    return f'{builder.call}(..., {argument}=True), or {argument}_mode="reduce-overhead"'
 
 
 RULE: Final = Rule(

@@ -142,7 +142,7 @@ def _advice(cause: str, *, is_one: bool) -> tuple[str, str]:
             "Share evaluation among all ranks",
             "DistributedSampler(dataset, shuffle=False), then all_reduce the results",
         )
-    return "", f"do it less often{', or in a thread or process' if is_one else ''}"
+    return "", f"do this work less often{', or in a thread or process' if is_one else ''}"
 
 
 def _place(context: RunContext, cause: str) -> tuple[str | None, list[str]]:

@@ -40,7 +40,7 @@ def find(context: RunContext) -> Finding | None:
     if share < RULE.threshold(context.settings, "share"):
         return None
     batches = round(first.batches)
-    before = "the first" if batches == 2 else f"the first {batches - 1:,}"
+    before = "the first batch" if batches == 2 else f"the first {batches - 1:,} batches"
     return unmeasured_finding(
         RULE.id,
         f"ranks average gradients after each of {batches:,} batches but use them once; backward is "
