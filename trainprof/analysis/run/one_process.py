@@ -1,4 +1,4 @@
-"""What one training process recorded, in numbers: findings and verdict are made of them."""
+"""One training process in numbers, which findings and verdict rest on."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ class ProcessNumbers:
         model_of: Returns the pipeline model of a loader, by its id.
         steps_shares: By loader id, the share of the steps' time that it feeds.
         backwards: Runs of the autograd engine in training.
-        clips_gradients: By torch.nn.utils, which takes no sparse ones.
-        rules: Thresholds that the user has set, as the manifest has them.
-        rank_steps: For comparison with other ranks; None where a device computes.
-        first_step: Of a part of a run: how many steps came before it.
+        clips_gradients: By torch.nn.utils, which does not support sparse ones.
+        rules: Thresholds from the manifest, as the user set them.
+        rank_steps: For comparison with other ranks; None on a GPU.
+        first_step: Number of steps before this part of a run.
     """
 
     summary: RunSummary
@@ -110,9 +110,9 @@ class _Parts:
 
 
 def numbers_of(run: Analysed) -> ProcessNumbers:
-    """Returns what a training process recorded, in numbers."""
+    """Returns a training process in numbers."""
     timeline, details = run.timeline, run.process.details
-    # First of all: of long runs the fetches and the ledger's tables would not fit side by side.
+    # First: fetches and the ledger's tables of a long run would not fit in memory together.
     loading = loader_part(run)
     overlap = overlap_of(run)
     waits = None if overlap is None else overlap.waits()
@@ -255,8 +255,8 @@ def _evidence(run: Analysed, parts: _Parts) -> Evidence:
 
 
 def _evaluated_loader(loaders: list[Loader], spent_s: float, training: Training) -> Loader | None:
-    """Returns the loader that evaluation goes over for longest; None where most is over none."""
-    # Of inference alone its loader is all that can be named.
+    """Returns evaluation's main loader; None where most of it uses none."""
+    # With inference alone, its loader is all there is to name.
     if training.steps and not is_over_loaders(loaders, spent_s):
         return None
     evaluating = [loader for loader in loaders if loader.evaluation_s > 0]
@@ -269,7 +269,7 @@ def _waited_share(loader: Loader) -> float:
 
 
 def _costliest_site(rows: Sequence[Transfer | SyncPoint]) -> str | None:
-    """Returns the line that cost training most of them, None where the device felt none."""
+    """Returns the line that cost training most, None where the GPU did not wait."""
     costliest, _ = costliest_in_training(rows)
     return costliest.site if costliest is not None and idle_during_s(costliest) > 0 else None
 
@@ -295,7 +295,7 @@ def _growth(run: Analysed, warmup: int, system: System | None) -> MemoryGrowth |
 
 
 def _worker_fetches(part: LoaderPart, training: Training) -> list[WorkerFetches]:
-    """Returns what the workers of the loaders that feed training were seen at."""
+    """Returns what the workers of training's loaders were sampled at."""
     seen = []
     for loader in part.in_loop:
         fetch, workers = loader.fetch, loader.num_workers
