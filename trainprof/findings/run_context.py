@@ -20,7 +20,7 @@ from trainprof.analysis.statistics.step_noise import (
     pace_half_width,
     share_half_width,
 )
-from trainprof.analysis.summary.code import MAKING, HotLine, hottest
+from trainprof.analysis.summary.code import PREPARATION, HotLine, hottest
 from trainprof.analysis.summary.levels import MANY_STEPS, MOST_NOISE, percent
 from trainprof.analysis.summary.loader import cost_s, starts_s, total_s
 from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING
@@ -131,7 +131,7 @@ class Feeder:
 
     def likely_line(self) -> HotLine | None:
         """Returns the same, or the function that most of it seems to go to."""
-        return named_line(self.loader.hot_lines, MAKING)
+        return named_line(self.loader.hot_lines, PREPARATION)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Final
 
 from trainprof.analysis.summary.code import (
-    MAKING,
+    PREPARATION,
     Collective,
     HotLine,
     OutsideLoop,
@@ -150,7 +150,7 @@ def called_for_at(lines: Sequence[HotLine]) -> str | None:
     elsewhere = {
         site
         for line in lines
-        if line.part not in (most.part, MAKING)
+        if line.part not in (most.part, PREPARATION)
         for site in (line.site, *line.called_from)
     }
     leading = [site for site in (most.site, *most.called_from) if site not in elsewhere]

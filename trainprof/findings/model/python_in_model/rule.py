@@ -88,7 +88,7 @@ def _by_looks(context: RunContext) -> Finding | None:
     share = spent_s / context.training_s if context.training_s > 0 else 0.0
     if share < RULE.threshold(context.settings, "share"):
         return None
-    gain = sampled_gain(context, spent_s, known.held, known.looks)
+    gain = sampled_gain(context, spent_s, known.held, known.samples)
     if gain is None:
         return None
     note = context.notes.last(BackwardCodeNote) if known.called_by_backward else None
@@ -118,7 +118,7 @@ def _by_looks(context: RunContext) -> Finding | None:
             "python_s": spent_s,
             "python_share": share,
             "by_part_s": dict(known.seconds),
-            "looks": known.looks,
+            "looks": known.samples,
             "looks_that_waited": known.held,
             "line_share": line.line_share if line is not None else None,
             "function_share": line.share if line is not None else None,
