@@ -8,18 +8,19 @@ from dataclasses import replace
 from trainprof.analysis.run.evidence import Evidence
 from trainprof.analysis.run.one_process import ProcessNumbers
 from trainprof.analysis.run.ranks import common_faults
+from trainprof.analysis.run.recording import manifest_of_first
 from trainprof.analysis.run.run_numbers import RunNumbers, first_process, run_numbers
 from trainprof.analysis.summary.finding import IN_NOISE, SOME_RANKS, Finding, PassedOver
-from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.catalogue import RULES, rule_settings, with_usual
 from trainprof.findings.combined_speedup import together
 from trainprof.findings.diagnose import Diagnosis, diagnose, ranked
 from trainprof.findings.distributed import slow_rank
 from trainprof.findings.gain import least_gain
+from trainprof.findings.loading.script_option import ScriptFiles, with_flag
 from trainprof.findings.loop import slow_validation
 from trainprof.findings.run_context import RunContext, context_of_process
-from trainprof.findings.verdict import verdict
+from trainprof.findings.verdict import verdict, with_finding
 from trainprof.record.run_directory import RunDirectory
 
 
@@ -44,9 +45,10 @@ def summarize(
     judged = [_judged(rank, rules) for rank in run.ranks]
     first = judged[0]
     settings = _settings(run.ranks[0], rules)
+    files = ScriptFiles.of(manifest_of_first(directory))
     summary = replace(
         run.summary,
-        findings=first.findings,
+        findings=[with_flag(finding, files) for finding in first.findings],
         passed_over=first.passed_over,
         findings_from=first.findings_from,
         rules=[rule.id for rule in RULES],
@@ -55,17 +57,17 @@ def summarize(
         verdict=verdict(_with_evaluation_call(run.evidence, settings)),
     )
     if not run.summary.ranks:
-        return summary
+        return _with_headline(summary)
     in_all_ranks = [
         finding
-        for finding in first.findings
+        for finding in summary.findings
         if all(
             any((x.id, x.site) == (finding.id, finding.site) for x in rank.findings)
             for rank in judged[1:]
         )
     ]
     # The other findings delay some of the ranks only.
-    others = [PassedOver(x, SOME_RANKS) for x in first.findings if x not in in_all_ranks]
+    others = [PassedOver(x, SOME_RANKS) for x in summary.findings if x not in in_all_ranks]
     summary = replace(
         summary,
         findings=in_all_ranks,
@@ -74,7 +76,11 @@ def summarize(
         together=None,
         faults=common_faults(rank.faults for rank in judged),
     )
-    return _with_slow_rank(summary, run, rules)
+    return _with_headline(_with_slow_rank(summary, run, rules))
+
+
+def _with_headline(summary: RunSummary) -> RunSummary:
+    return replace(summary, verdict=with_finding(summary.verdict, summary.findings))
 
 
 def context_of(directory: RunDirectory) -> RunContext | None:
@@ -149,14 +155,8 @@ def _with_slow_rank(
         return summary
     own = replace(worst.summary, stragglers=summary.stragglers)
     diagnosis = diagnose(replace(context, summary=own), [slow_rank.RULE])
-    findings, headline = diagnosis.findings, summary.verdict
-    if findings and headline.bottleneck in ("compute", "none"):
-        share = percent(findings[0].evidence["held_up_share"])
-        waiting = f"Ranks wait for a slower one in {share} of training"
-        headline = replace(headline, headline=f"{headline.headline.rstrip('.')}. {waiting}.")
     return replace(
         summary,
-        findings=ranked([*summary.findings, *findings]),
+        findings=ranked([*summary.findings, *diagnosis.findings]),
         passed_over=[*summary.passed_over, *diagnosis.passed_over],
-        verdict=headline,
     )

@@ -20,6 +20,8 @@ MODELLED_WORKERS: Final = "modelled_workers"
 COMES_ONCE: Final = "comes_once"
 # Likewise: seconds that may cause other findings of at most that cost; None: any.
 EXPLAINS_S: Final = "kept_s"
+# How many times faster: a smaller gain gets no more than a line on a page.
+WORTH_LINES_FROM: Final = 1.1
 # Kinds of gains, as RuleTraits has them.
 ESTIMATE: Final = "estimate"
 BY_SAMPLES: Final = "samples"
@@ -106,6 +108,8 @@ class Finding:
         is_tried_by_tune: `tune` measures its change.
         low_confidence: Why its gain is doubtful, "" where its interval says all.
         action: What to do, where it differs from its rule's.
+        costliest: The line with most of its cost, and its share: "80 % of batch preparation:
+            data.py:36 read()"; "" where it is the site, or unknown.
         flag: The script's option for the change, with its new value: "--workers 2".
         traits: Common to all findings of its rule.
     """
@@ -130,6 +134,7 @@ class Finding:
     is_tried_by_tune: bool = False
     low_confidence: str = ""
     action: str = ""
+    costliest: str = ""
     flag: str = ""
     traits: RuleTraits = field(default_factory=RuleTraits)
 
@@ -165,6 +170,13 @@ def may_lose(finding: Finding) -> bool:
         return False
     low, high = finding.predicted_speedup
     return low * high < 1
+
+
+def is_small(finding: Finding) -> bool:
+    """Whether its gain is worth no more than a line."""
+    speedup = finding.predicted_speedup
+    is_little = speedup is None or not speedup[-1:] or speedup[-1] < WORTH_LINES_FROM
+    return finding.severity == "note" and is_little
 
 
 def leads(finding: Finding) -> bool:

@@ -43,9 +43,10 @@ class Fetch:
     """Batch preparation, in the process of the dataset.
 
     `wall_s` and `batch_bytes` are per batch; the other figures are totals. running, runnable,
-    throttled, reading and asleep partition the wall time; without the kernel's report a part is
-    None, and counts as asleep. Totals are scaled up from the `measured` fetches. `typical_sample_s` is the
-    median over batches of a sample's mean; `slow_samples` has the slowest of all, slowest first.
+    throttled, reading and asleep partition the wall time; without the kernel's report a part
+    stays None and counts as asleep. Totals are scaled up from the `measured` fetches.
+    `typical_sample_s` is the median over batches of a sample's mean; `slow_samples` has the slowest
+    of all, slowest first.
     `batch_tensors` is the mean number of tensors and arrays of a batch. `batch_bytes_error` is the
     standard error of `batch_bytes`, None with fewer than two batches.
     """
@@ -131,6 +132,7 @@ class LoaderConfig:
         site: Your line that builds it.
         built_by: The installed package that builds it from its own arguments; None where the call
             at `site` is in your code.
+        builder_lacks: Arguments of that package that its installed version does not have.
         built: Number of DataLoaders of that line, used one after the other.
         datasets: Number of their datasets, all of one length; None: unknown.
         also_builds: Roles of the other loaders that your call builds.
@@ -162,6 +164,7 @@ class LoaderConfig:
     is_iterable: bool | None = None
     call: LoaderCall | None = None
     built_by: str | None = None
+    builder_lacks: list[str] = field(default_factory=list)
     built: int = 1
     datasets: int | None = None
     also_builds: list[str] = field(default_factory=list)
@@ -180,11 +183,6 @@ class LoaderConfig:
     def may_augment(self) -> bool:
         """Whether preparing its batches may draw random numbers."""
         return not self.holds_tensors or self.collate_site is not None
-
-    @property
-    def may_shuffle(self) -> bool:
-        """Whether a sampler may draw its samples by random numbers."""
-        return not self.is_iterable and not self.draws_in_order
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,6 +42,18 @@ LEDGER_KEYS: Final = (
 LOADER_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
 COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
 COMPILE_KEY: Final = "compile"
+# Where in the ledger a verdict's bottleneck shows.
+BOTTLENECK_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "data": LOADER_KEYS,
+    "transfer": ("transfer",),
+    "compute": (*COMPUTE_KEYS, COMPILE_KEY),
+    "host": ("other", "gc"),
+    "sync": ("sync",),
+    "checkpoint": ("checkpoint",),
+    "evaluation": ("evaluation",),
+    "communication": ("communication",),
+    "startup": ("startup",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +183,7 @@ class Run:
 
     @property
     def words_again(self) -> list[str]:
-        """Returns the words that repeat the run; [] for a script from standard input or with secrets."""
+        """Returns the words that repeat the run; [] without a script, or with masked words."""
         words = self.command
         is_module = words[:1] == [_MODULE] and len(words) > 1
         is_known = bool(words) and (is_module or not words[0].startswith("-"))
@@ -211,7 +224,7 @@ class Training:
         warmup_excluded: Leading steps that are not in the steady statistics.
         steady_steps: Steps in them.
         steady_s: Their wall time.
-        free_from_step: In a trial, 0-based: from there on batches are free, and `samples` is None.
+        free_from_step: In a trial, 0-based: from there on batches are free, and `samples` unknown.
         without_evaluation_s: The training phase without evaluation, the base of throughput. The
             first rank's; None in older runs.
     """
