@@ -79,7 +79,7 @@ def _by_samples(context: RunContext) -> Finding | None:
     share = spent_s / context.training_s if context.training_s > 0 else 0.0
     if share < RULE.threshold(context.settings, "share"):
         return None
-    gain = sampled_gain(context, spent_s, known.held, known.looks)
+    gain = sampled_gain(context, spent_s, known.held, known.samples)
     if gain is None:
         return None
     note = context.notes.last(BackwardCodeNote) if known.called_by_backward else None
@@ -105,7 +105,7 @@ def _by_samples(context: RunContext) -> Finding | None:
             "python_s": spent_s,
             "python_share": share,
             "by_part_s": dict(known.seconds),
-            "samples": known.looks,
+            "samples": known.samples,
             "samples_that_waited": known.held,
             "line_share": line.line_share if line is not None else None,
             "function_share": line.share if line is not None else None,
