@@ -22,6 +22,13 @@ MASK: Final = "***"
 UNKNOWN_SITE: Final = "unknown"
 
 
+def is_named(name: str, pattern: str) -> bool:
+    """Returns whether `-f` with this pattern means a function, by its qualified or bare name."""
+    from fnmatch import fnmatchcase
+
+    return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition(".")[2], pattern)
+
+
 def site_name(place: Any, cwd: str | None) -> str:
     """Returns `file.py:41` for [file, line, function], else UNKNOWN_SITE.
 
