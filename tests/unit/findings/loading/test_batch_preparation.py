@@ -70,8 +70,8 @@ def busy_worker() -> Planted:
 
 
 # Whoever takes more than the dataset has is the function, or called by it.
-ITS_LINE = collating(hot_lines=[hot_line("making batches", 0.7, site="data.py:33")])
-ANY_LINE = collating(hot_lines=[hot_line("making batches", 0.15, site="data.py:33")])
+ITS_LINE = collating(hot_lines=[hot_line("batch preparation", 0.7, site="data.py:33")])
+ANY_LINE = collating(hot_lines=[hot_line("batch preparation", 0.15, site="data.py:33")])
 MOST = {"high": 0.05 / 0.026, "collate_per_batch_s": 0.024, "rel": 0.25}
 
 test_slow_collate = reports(
