@@ -41,7 +41,7 @@ class TrialOptions:
         data: "real"; "free": after some real batches copies of them, at no cost; "alone": the
             batches of the first pass are drawn without any training, and the run ends.
         batches: So many are drawn "alone".
-        pass_batches: So many a pass of "free" data has where the loader does not tell.
+        epoch_batches: Batches per epoch of "free" data from a loader without len().
         settings: torch_threads, fused, foreach, float32_matmul_precision, autocast,
             channels_last, cudnn_benchmark.
         scratch: The working directory of a trial without a sandbox, whose writes elsewhere are
@@ -55,7 +55,7 @@ class TrialOptions:
     sites: tuple[str, ...] = ()
     data: Literal["real", "free", "alone"] = "real"
     batches: int | None = None
-    pass_batches: int | None = None
+    epoch_batches: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     scratch: Path | None = None
     enough_s: tuple[float, float] | None = None

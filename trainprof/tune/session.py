@@ -1,4 +1,4 @@
-"""A `tune` run from its directory to its summary."""
+"""Runs a `tune` search, from the directory to the summary."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ from trainprof.tune.journal import (
     variables_of_pace,
 )
 from trainprof.tune.measurements import Measurements, Progress
+from trainprof.tune.plan_ahead import plan_ahead
 from trainprof.tune.results import summary_of_tune
 from trainprof.tune.runner import SCRATCH, Script, ScriptRunner
 from trainprof.tune.sandbox.sandbox import Sandbox, make_sandbox, remove_tree
@@ -60,9 +61,9 @@ class AlreadyTuning(TrainprofError):
 
 @dataclass(frozen=True, slots=True)
 class TuneOptions:
-    """What `tune` is asked to do; None: the default, or what an earlier one was begun with.
+    """Options of `tune`; None is the default, or the value of the run that is resumed.
 
-    A run directory never supplies what is executed. Numerics stay allowed once they were.
+    A run directory never supplies the command. Once allowed, numerics stay allowed.
     """
 
     script: Script
@@ -76,21 +77,35 @@ class TuneOptions:
 
 @dataclass(frozen=True, slots=True)
 class TuneRun:
-    """A `tune` run that is about to begin or to go on, for `budget_s` from now on."""
+    """A `tune` run about to start or resume, for `budget_s` from now on; `plan` in a sentence."""
 
     directory: RunDirectory
     script: Script
     budget_s: float
     journal: Journal
     sandbox: Sandbox | None
+    plan: str | None = None
 
 
 def begin(options: TuneOptions) -> TuneRun:
-    """Makes the directory of a new `tune` run; NoSandbox if trials have none and are to."""
+    """Creates the directory of a new `tune` run.
+
+    Raises:
+        NoSandbox: If the kernel refuses the sandbox.
+        CannotTune: If an earlier run of the script shows that the budget is too small.
+    """
     target = resolve(options.script.words, options.script.module)
     sandbox = _sandbox(options, _existing(options.output))
+    planned = plan_ahead(
+        target,
+        options.budget_s or DEFAULT_BUDGET_S,
+        options.trial_steps,
+        lambda run, base: _planned(
+            RunDirectory(run.path.parent), base, None, allow_numerics=options.allow_numerics
+        ),
+    )
     now_ns = time.time_ns()
-    # It starts its ranks itself.
+    # The script starts its ranks itself.
     environ = {name: value for name, value in os.environ.items() if name != "RANK"}
     directory = create_run_directory(options.output, f"tune-{target.stem}", environ, time_ns=now_ns)
     manifest = _manifest(options.script, target, name=run_name(directory), time_ns=now_ns)
@@ -98,7 +113,7 @@ def begin(options: TuneOptions) -> TuneRun:
     asked = _asked(options, target, manifest)
     journal = Journal(directory, asked)
     journal.save()
-    return TuneRun(directory, options.script, asked.budget_s, journal, sandbox)
+    return TuneRun(directory, options.script, asked.budget_s, journal, sandbox, planned)
 
 
 def _manifest(script: Script, target: Target, *, name: str, time_ns: int) -> dict[str, Any]:
@@ -139,11 +154,11 @@ def _existing(output: Path | None) -> Path:
 
 
 def resumed(directory: RunDirectory, options: TuneOptions) -> TuneRun:
-    """Returns an earlier `tune` run, to go on with the same script, by default for as long again.
+    """Returns an earlier `tune` run to resume, by default with the same budget again.
 
     Raises:
-        JournalDamaged: If it is no `tune` run.
-        CannotResume: If what was asked for or what trials stand on is another by now.
+        JournalDamaged: If it is not a `tune` run.
+        CannotResume: If the command, the options, the script or the machine changed.
     """
     journal = read_journal(directory)
     was = journal.asked
@@ -157,16 +172,16 @@ def resumed(directory: RunDirectory, options: TuneOptions) -> TuneRun:
     now = _asked(filled, target, _manifest(options.script, target, name="", time_ns=0))
     output = options.output or directory.path
     check_alike(
-        {**_as_options(was), "the output": directory.path.resolve()},
-        {**_as_options(now), "the output": output.resolve()},
+        {**_as_options(was), "--output": directory.path.resolve()},
+        {**_as_options(now), "--output": output.resolve()},
     )
     digests = {**was.sources, target.name: was.script_sha256}
     files = {**now.sources, target.name: now.script_sha256}
     changed = [name for name, digest in digests.items() if files.get(name) != digest]
     if changed:
         raise CannotResume(
-            f"{', '.join(changed)} was changed since: its trials would not be alike",
-            hint="start again: trainprof tune SCRIPT",
+            f"{', '.join(changed)} changed since: new trials would not be comparable",
+            hint="start a new search: trainprof tune SCRIPT",
         )
     check_variables(was.variables, now.variables)
     check_ground(journal.ground(), ground_now(target))
@@ -181,28 +196,28 @@ def _as_options(asked: Asked) -> dict[str, object]:
     module = () if asked.module is None else ("-m", asked.module)
     return {
         "the command": shlex.join((*module, *asked.words)),
-        "the directory": asked.cwd or "not known",
-        "--trial-steps": asked.trial_steps or "not given",
+        "the working directory": asked.cwd or "unknown",
+        "--trial-steps": asked.trial_steps or "unset",
         "--interval": f"{asked.interval_s:g}",
-        "--unsandboxed": "not given" if asked.is_sandboxed else "given",
+        "--unsandboxed": "unset" if asked.is_sandboxed else "set",
     }
 
 
 def tune(
     run: TuneRun,
     *,
-    tell: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
     announce: Callable[[str], None] = lambda sentence: None,
 ) -> RunSummary:
-    """Runs trials until it is known what helps, or the time is over; `tell`, `announce` as Search.
+    """Runs the search; `on_progress` and `announce` as Search has them.
 
-    Returns the summary, which is saved too: after each trial as far as it is known.
+    Returns the summary. A preliminary one is saved after each trial.
 
     Raises:
         CannotTune: If the baseline cannot be measured.
-        CannotResume: If a trial ran on another machine, or with other libraries, than earlier ones.
-        StoppedTooEarly: If Ctrl-C came before it was.
-        AlreadyTuning: If another process is at work in the same directory.
+        CannotResume: If the machine or the libraries differ from those of earlier trials.
+        StoppedTooEarly: On Ctrl-C before the baseline was measured.
+        AlreadyTuning: If another process uses the directory.
     """
     directory, asked = run.directory, run.journal.asked
     typed = Path(_as_typed(directory.path))
@@ -231,13 +246,13 @@ def tune(
     spent_s = run.journal.spent_s
     search = Search(
         RememberingRunner(runner, run.journal),
-        lambda base, free_s: _planned(directory, base, free_s, asked),
+        lambda base, free_s: _planned(directory, base, free_s, allow_numerics=asked.allow_numerics),
         budget_s=run.budget_s,
         trial_steps=asked.trial_steps,
         steps_budget_s=asked.budget_s,
         directory=typed,
         is_known=run.journal.knows,
-        tell=tell,
+        on_progress=on_progress,
         announce=announce,
         keep=keep,
     )
@@ -251,39 +266,41 @@ def tune(
         command = _command(run.script)
         again = shlex.join(("trainprof", "tune", "--resume", str(typed), *bare, *command))
         raise StoppedTooEarly(
-            "stopped before the script as it is was measured: nothing is known yet",
-            hint=f"begin again with: {again}",
+            "stopped without a result: the baseline was not measured yet",
+            hint=f"continue with: {again}",
         )
     return summary
 
 
 @contextlib.contextmanager
 def alone_in(directory: RunDirectory) -> Iterator[None]:
-    """Holds a `tune` run's directory until its process ends; AlreadyTuning if another one does."""
+    """Locks the directory of a `tune` run; AlreadyTuning if another process holds it."""
     descriptor = os.open(directory.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise AlreadyTuning(
-                f"another `trainprof tune` is at work in {directory.path}",
-                hint="wait for it, or end it with Ctrl-C",
+                f"another `trainprof tune` is running in {directory.path}",
+                hint="wait for it, or stop it with Ctrl-C",
             ) from error
-        except OSError:  # the file system knows no locks
+        except OSError:  # a file system without locks
             pass
         yield
     finally:
         os.close(descriptor)
 
 
-def _planned(directory: RunDirectory, base: Measured, free_s: float | None, asked: Asked) -> Plan:
+def _planned(
+    directory: RunDirectory, base: Measured, free_s: float | None, *, allow_numerics: bool
+) -> Plan:
     context = context_of(RunDirectory(directory.path / base.directory))
     if context is None:
         return Plan((), (), notes=_notes_of(base))
     planned = plan(
         context,
-        allow_numerics=asked.allow_numerics,
-        # As the recording has them, where steps that save are among the others.
+        allow_numerics=allow_numerics,
+        # The recording's steps include checkpoints.
         free_step_s=None if free_s is None else free_s + base.saves_s,
         starts=base.starts_share(),
         saves=base.saves_share(),
@@ -295,7 +312,7 @@ def _notes_of(base: Measured) -> tuple[str, ...]:
     if not base.left_running:
         return ()
     names = ", ".join(base.left_running)
-    return (f"what the script leaves running is ended with each trial: {names}",)
+    return (f"processes that the script leaves running are ended with each trial: {names}",)
 
 
 def _command(script: Script) -> list[str]:

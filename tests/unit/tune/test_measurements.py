@@ -25,7 +25,7 @@ from trainprof.tune.measurements import Measurements
 from trainprof.tune.results import summary_of_tune, trials_of
 from trainprof.tune.trial import (
     WARM_UP,
-    FirstPass,
+    FirstEpoch,
     Measured,
     Trial,
     baseline,
@@ -321,11 +321,11 @@ def whole(slower, *, noise=0.002, steps=120, more_steps=0):
 
 
 def ended(batches):
-    return FirstPass(batches, is_ended=True)
+    return FirstEpoch(batches, is_ended=True)
 
 
 def begun(batches):
-    return FirstPass(batches, is_ended=False)
+    return FirstEpoch(batches, is_ended=False)
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ class Remembering(FakeRunner):
             self,
             plan_of(threads(1)),
             is_known=lambda trial, number: (trial.name, number) in before,
-            tell=progress.append,
+            on_progress=progress.append,
         )
         return measurements, progress, Counter(run.trial.name for run in measurements.runs)
 

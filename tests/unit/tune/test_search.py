@@ -29,7 +29,7 @@ from trainprof.analysis.summary.tune import (
 from trainprof.tune.candidate import Candidate
 from trainprof.tune.search import CannotTune
 from trainprof.tune.trial import WARM_UP, Measured, Trial
-from trainprof.tune.trial_limits import limits_of_warm_up, steps_beyond_a_pass, steps_of_trials
+from trainprof.tune.trial_limits import limits_of_warm_up, steps_beyond_epoch, steps_of_trials
 
 PLANS = (workers(2), workers(4), threads(1))
 
@@ -370,12 +370,12 @@ def test_trials_are_as_long_as_the_budget_lets_them(made, step_s, steps):
 )
 def test_trials_see_later_passes_start_where_the_budget_lets_them(of_a_pass, steps):
     run = warm_up(steps=100, step_s=0.09, start_up_s=3.0)
-    assert steps_beyond_a_pass(60, of_a_pass, run, 600.0) == pytest.approx(steps, abs=1)
+    assert steps_beyond_epoch(60, of_a_pass, run, 600.0) == pytest.approx(steps, abs=1)
 
 
 @pytest.mark.parametrize(("asked", "steps"), [(None, 771), (70, 70)])
 def test_every_trial_goes_beyond_a_pass_whose_start_tells(asked, steps):
-    plan = replace(plan_of(workers(4)), steps_of_a_pass=700.0)
+    plan = replace(plan_of(workers(4)), steps_of_epoch=700.0)
     planted = Planted(lambda overrides: 0.03, steps=10_000)
     known, runner = searched(planted, plan, trial_steps=asked)
     limits = zip(runner.ran, runner.limits, strict=True)
