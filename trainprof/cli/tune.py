@@ -144,8 +144,7 @@ class Shown:
         if progress.is_kept:
             return
         number = progress.done + (progress.measured is None)
-        of = "" if progress.expected is None else f"/{progress.expected}"
-        label = f"trial {number}{of}: {progress.trial.name}"
+        label = f"trial {number}: {progress.trial.name}"
         if progress.measured is None:
             self._shown.begin(label, progress.left_s)
         else:

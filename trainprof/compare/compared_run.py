@@ -85,7 +85,7 @@ class ComparedRun:
             return "was slowed by --cuda-sync"
         steps = self.steady_steps()
         if steps < MIN_STEADY_STEPS or self.mean_step_s() is None:
-            return f"has {steps} steady steps; at least {MIN_STEADY_STEPS} are needed"
+            return f"has {steps} steady steps ({MIN_STEADY_STEPS} needed)"
         return None
 
     def mean_step_s(self) -> float | None:

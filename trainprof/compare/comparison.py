@@ -292,10 +292,10 @@ def judged(
 
 
 def longer(share: float) -> str:
-    """Returns "2.5x longer", "12.0 % longer" or "3.0 % shorter"."""
+    """Returns "2.5x longer", "12.0 % longer" or "3.0 % less time"."""
     if share >= 1:
         return f"{1 + share:.3g}x longer"
-    return f"{abs(share) * 100:.1f} % {'longer' if share >= 0 else 'shorter'}"
+    return f"{abs(share) * 100:.1f} % {'longer' if share >= 0 else 'less time'}"
 
 
 def noise_of(comparison: Comparison) -> str | None:
@@ -307,7 +307,7 @@ def noise_of(comparison: Comparison) -> str | None:
         sum(run.why_unusable() is None for run in s) for s in (comparison.base, comparison.other)
     ]
     if speedup.chance is None:
-        return f"the interval is the spread of {counts[0]} and {counts[1]} runs"
+        return f"the interval is from the spread of {counts[0]} and {counts[1]} runs"
     share = speedup.chance.share
     under = f"{1 + share:,.0f}x" if share >= 1 else f"{share * 100:.2g} %"
     runs = "one run a side" if max(counts) == 1 else f"{counts[0]} and {counts[1]} runs"

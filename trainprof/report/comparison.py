@@ -76,14 +76,15 @@ def headline(comparison: Comparison) -> str:
     """Returns the answer in one sentence: how much faster or slower, with its interval."""
     speedup, per = comparison.answer, comparison.measured_by
     if speedup.low is None or speedup.mid is None or speedup.high is None:
-        return f"No verdict: {speedup.why_unknown or 'the noise is unknown'}."
+        why = speedup.why_unknown or "the noise is unknown"
+        return "No verdict." if why in (warning(comparison) or "") else f"No verdict: {why}."
     least, middle, most = (1 / bound - 1 for bound in (speedup.high, speedup.mid, speedup.low))
     if comparison.answer is comparison.with_starts:
         per += ", epoch starts included,"
-    times = f"{speedup.mid:.3g}x faster ({speedup.low:.3g}-{speedup.high:.3g}x)"
-    takes = f"a {per} takes {longer(middle)} ({_between(least, most)})"
+    times = f"{speedup.mid:.3g}x faster (95 % interval {speedup.low:.3g}-{speedup.high:.3g}x)"
+    takes = f"a {per} takes {longer(middle)} (95 % interval {_between(least, most)})"
     if speedup.verdict == FASTER:
-        return f"OTHER is {times}: a {per} takes {longer(middle)}."
+        return f"OTHER is {times}."
     if speedup.verdict == SLOWER:
         return f"OTHER is slower: {takes}."
     if speedup.verdict != UNKNOWN:
@@ -93,9 +94,11 @@ def headline(comparison: Comparison) -> str:
     return f"No verdict: {takes}, but {speedup.why_unknown}."
 
 
-def gate_line(gate: Gate) -> str:
+def gate_line(comparison: Comparison, gate: Gate) -> str:
     """Returns "Gate passed (limit: 5 % longer): why."."""
-    return f"Gate {_OUTCOMES[gate.outcome]} (limit: {gate.limit * 100:g} % longer): {gate.why}."
+    is_known = gate.outcome == NOT_JUDGED and warning(comparison) is not None
+    why = "" if is_known else f": {gate.why}"
+    return f"Gate {_OUTCOMES[gate.outcome]} (limit: {gate.limit * 100:g} % longer){why}."
 
 
 def warning(comparison: Comparison) -> str | None:
@@ -209,7 +212,7 @@ def _page(comparison: Comparison, page: Page) -> list[Text]:
     lines += page.paragraph(headline(comparison), style=_STYLES.get(comparison.verdict, "bold"))
     if comparison.gate is not None:
         style = _GATE_STYLES[comparison.gate.outcome]
-        lines += page.paragraph(gate_line(comparison.gate), style=style)
+        lines += page.paragraph(gate_line(comparison, comparison.gate), style=style)
     shown = rows(comparison, verbose=page.verbose)
     labels, *figures, verdicts = map(list, zip(*shown, strict=True))
     columns = [Column("", labels, is_number=False, gives_way=True)]
@@ -233,7 +236,7 @@ def render_markdown(comparisons: Sequence[Comparison], *, verbose: bool = False)
 
 
 def _comment(comparison: Comparison, *, verbose: bool) -> str:
-    gate = None if comparison.gate is None else gate_line(comparison.gate)
+    gate = None if comparison.gate is None else gate_line(comparison, comparison.gate)
     sentences = (warning(comparison), headline(comparison), gate)
     cells = [
         (row.label.strip(), *row[1:-1], VERDICT_WORDS[row.verdict])

@@ -271,7 +271,7 @@ def render_page(summary: RunSummary, page: Page) -> str:
     summary = with_safe_text(summary)
     tuning, best = summary.tuning, summary.recommended
     assert tuning is not None
-    lines = page.paragraph(f"{summary.run.name}: {_effort(summary, tuning)}")
+    lines = page.paragraph(f"{summary.run.name}: {_effort(summary, tuning)}.")
     lines += BLANK
     lines += page.paragraph(headline(summary), style="bold green" if best else "bold")
     for change in best.change if best is not None else ():

@@ -51,14 +51,12 @@ class Alike:
 class Progress:
     """State of the search before a run (`measured` is unset) and after it.
 
-    `done` and `expected` count runs, `expected` is unknown before the baseline. `left_s` is of the
-    budget. `is_kept`: the run is from an earlier start.
+    `done` counts runs. `left_s` is of the budget. `is_kept`: the run is from an earlier start.
     """
 
     trial: Trial
     measured: Measured | None
     done: int
-    expected: int | None
     left_s: float
     is_kept: bool = False
 

@@ -10,7 +10,7 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Final
@@ -146,7 +146,6 @@ class Search:
         self._steps_budget_s = self.steps_budget_s or self.budget_s
         self._ends_s = self.now() + self.budget_s
         self._has_run = False
-        self._expected: int | None = None
         self._usual_s = 0.0  # duration of a baseline
         self._since_baseline = 0
         self._made: Counter[str] = Counter()  # runs by name
@@ -276,7 +275,7 @@ class Search:
             return
         forecast = plan.ceiling if plan.has_ceiling_forecast else None
         self.known.predicted |= {CEILING: forecast, LOADER_ALONE: plan.alone}
-        self._expect([candidate.name for candidate in plan.candidates])
+        self._waiting = [candidate.name for candidate in plan.candidates]
         trials = (_ceiling(plan), loader_alone(plan.sites))
         for trial, behind in zip(trials, _TRIALS_BEHIND_BOUND, strict=True):
             is_short = self._time_left_s() < behind * self._usual_s
@@ -288,14 +287,14 @@ class Search:
     def _singles(self, plan: Plan) -> None:
         left = list(plan.candidates)
         while left:
-            self._expect([candidate.name for candidate in left])
+            self._waiting = [candidate.name for candidate in left]
             candidate = left.pop(0)
             if candidate.subject in _OF_LOADING and self._is_loading_hidden(plan):
                 if _LOADING_HIDDEN not in plan.notes:
                     self.known.plan = replace(plan, notes=(*plan.notes, _LOADING_HIDDEN))
                 continue
             self._try(candidate)
-        self._expect([])
+        self._waiting = []
 
     def _with_persistent_workers(self, plan: Plan) -> Plan:
         """Tries persistent workers if the fastest setting restarts its workers each epoch."""
@@ -318,9 +317,9 @@ class Search:
             forecast = (winner.predicted[0] * least, winner.predicted[1] * most)
         follower = replace(both, subject=WORKERS, predicted=forecast)
         self.known.plan = replace(plan, candidates=(*plan.candidates, follower))
-        self._expect([follower.name])
+        self._waiting = [follower.name]
         self._try(follower)
-        self._expect([])
+        self._waiting = []
         return self.known.plan
 
     def _put_together(self, plan: Plan) -> None:
@@ -334,7 +333,7 @@ class Search:
         taken = [fastest[0]]
         for candidate in fastest[1:]:
             tried = variants(self.known, taken, plan)
-            self._expect([together([*variant, candidate]).name for variant in tried])
+            self._waiting = [together([*variant, candidate]).name for variant in tried]
             for variant in tried:
                 both = together([*variant, candidate])
                 if not self.known.of(both.name):
@@ -344,12 +343,12 @@ class Search:
             if max(speeds) > before * (1 + LEAST_GAIN):
                 near = [k for k, x in enumerate(speeds) if x * (1 + LEAST_GAIN) >= max(speeds)]
                 taken = [*tried[near[0]], candidate]
-        self._expect([])
+        self._waiting = []
 
     def _decide(self) -> None:
         """Repeats the possibly best trials, alternating with the baseline, until decided."""
         while open_ones := self._to_repeat():
-            self._expect([trial.name for trial in open_ones])
+            self._waiting = [trial.name for trial in open_ones]
             self._measure(baseline())
             for trial in open_ones:
                 self._measure(trial)
@@ -470,17 +469,9 @@ class Search:
             else max(math.ceil(steps / plan.steps_per_batch), plan.fewest_alone),
         )
 
-    def _expect(self, names: Sequence[str]) -> None:
-        self._waiting = list(names)
-        repeats = _REPEATED_AT_MOST if names else 1
-        fitting = max(int(self._time_left_s() / self._usual_s), 1)
-        self._expected = len(self.known.runs) + min(len(names) + repeats, fitting)
-
     def _say(self, trial: Trial, measured: Measured | None, *, is_kept: bool) -> None:
-        done = len(self.known.runs)
         left_s = max(self._time_left_s(), 0.0)
-        expected = None if self._expected is None else max(self._expected, done + 1)
-        self.on_progress(Progress(trial, measured, done, expected, left_s, is_kept))
+        self.on_progress(Progress(trial, measured, len(self.known.runs), left_s, is_kept))
 
 
 def _ceiling(plan: Plan) -> Trial:

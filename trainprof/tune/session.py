@@ -14,14 +14,15 @@ from typing import Any, ClassVar, Final
 
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.summary.tune import BASELINE
+from trainprof.analysis.summary.tune import BASELINE, OK
 from trainprof.findings.saved import saved_summary
 from trainprof.findings.summarize import context_of, summarize
 from trainprof.launch.manifest import opening_manifest, script_sha256
 from trainprof.launch.options import DEFAULT_INTERVAL_S, RunOptions
-from trainprof.launch.placement import create_run_directory, run_name
+from trainprof.launch.placement import RUNS, create_run_directory, run_name
 from trainprof.launch.target import Target, resolve
 from trainprof.record.errors import TrainprofError
+from trainprof.record.files import read_run_json
 from trainprof.record.masking import masked_argv, masked_text
 from trainprof.record.run_directory import RunDirectory
 from trainprof.tune.candidates import Plan, plan
@@ -38,16 +39,25 @@ from trainprof.tune.journal import (
     variables_of_pace,
 )
 from trainprof.tune.measurements import Measurements, Progress
-from trainprof.tune.plan_ahead import plan_ahead
 from trainprof.tune.results import summary_of_tune
 from trainprof.tune.runner import SCRATCH, Script, ScriptRunner
 from trainprof.tune.sandbox.sandbox import Sandbox, make_sandbox, remove_tree
-from trainprof.tune.search import Search
-from trainprof.tune.trial import Measured
-from trainprof.tune.trial_reading import save_json
+from trainprof.tune.search import Search, too_short
+from trainprof.tune.trial import WARM_UP, Measured, Trial
+from trainprof.tune.trial_limits import (
+    LEAST_LONG_STEPS,
+    budget_of_a_change,
+    duration,
+    plan_sentence,
+    steps_of_trials,
+    trial_s,
+)
+from trainprof.tune.trial_reading import read, save_json
 
 DEFAULT_BUDGET_S: Final = 600.0
 _LOCK: Final = "tune.lock"
+_NEWEST: Final = 20  # runs that are searched for one of the same script
+_MOST_STEPS: Final = 20_000  # of an earlier run; more take seconds to analyse
 
 
 class StoppedTooEarly(TrainprofError):
@@ -96,14 +106,7 @@ def begin(options: TuneOptions) -> TuneRun:
     """
     target = resolve(options.script.words, options.script.module)
     sandbox = _sandbox(options, _existing(options.output))
-    planned = plan_ahead(
-        target,
-        options.budget_s or DEFAULT_BUDGET_S,
-        options.trial_steps,
-        lambda run, base: _planned(
-            RunDirectory(run.path.parent), base, None, allow_numerics=options.allow_numerics
-        ),
-    )
+    planned = _plan_ahead(options, target)
     now_ns = time.time_ns()
     # The script starts its ranks itself.
     environ = {name: value for name, value in os.environ.items() if name != "RANK"}
@@ -114,6 +117,55 @@ def begin(options: TuneOptions) -> TuneRun:
     journal = Journal(directory, asked)
     journal.save()
     return TuneRun(directory, options.script, asked.budget_s, journal, sandbox, planned)
+
+
+def _plan_ahead(options: TuneOptions, target: Target) -> str:
+    """Returns the plan by an earlier run of the script; CannotTune if the budget is too small."""
+    budget_s, asked_steps = options.budget_s or DEFAULT_BUDGET_S, options.trial_steps
+    first = _earlier_run(target)
+    if first is None:
+        return f"plan: the first run measures how many trials fit (budget: {duration(budget_s)})"
+    takes_s = trial_s(first, asked_steps or steps_of_trials(first, budget_s)) or first.seconds
+    least_s = trial_s(first, asked_steps or min(first.steps, LEAST_LONG_STEPS)) or takes_s
+    if 2 * least_s > budget_s:
+        took = f"an earlier run made {first.steps} steps in {duration(first.seconds)}"
+        raise too_short(budget_s, took, budget_of_a_change(takes_s, takes_s))
+    runs = RunDirectory(Path(RUNS))
+    plan = _planned(runs, first, None, allow_numerics=options.allow_numerics)
+    names = [candidate.name for candidate in plan.candidates]
+    return plan_sentence(names, bool(plan.sites), takes_s, budget_s)
+
+
+def _earlier_run(target: Target) -> Measured | None:
+    """Returns the newest recording of the same command and script that shows its pace."""
+    command, digest = masked_argv(target.words), script_sha256(target)
+    runs: list[Path] = []
+    with contextlib.suppress(OSError):
+        newest = sorted(Path(RUNS).iterdir(), key=lambda path: -path.lstat().st_mtime_ns)
+        runs = [path for path in newest if not path.is_symlink()][:_NEWEST]
+    for path in runs if digest is not None else ():
+        directory = RunDirectory(path)
+        manifest = read_run_json(directory.manifest)
+        if not isinstance(manifest, dict) or "kind" in manifest:
+            continue
+        if (manifest.get("command"), manifest.get("script_sha256")) != (command, digest):
+            continue
+        summary = saved_summary(directory)
+        if summary is None or summary.training.steps > _MOST_STEPS:
+            continue
+        run = read(
+            Trial(WARM_UP),
+            1,
+            directory,
+            summary,
+            outcome=OK,
+            detail=None,
+            failed_after=None,
+            relative_to=path.parent,
+        )
+        if run.pace is not None:
+            return replace(run, seconds=summary.run.wall_s)
+    return None
 
 
 def _manifest(script: Script, target: Target, *, name: str, time_ns: int) -> dict[str, Any]:
