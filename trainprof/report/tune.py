@@ -155,7 +155,7 @@ def headline(summary: RunSummary) -> str:
     if not tried:
         return "Nothing to try: no setting is predicted to gain 3 % or more."
     if not measured:
-        return f"None of {counted(len(tried), 'setting')} could be measured."
+        return f"No setting could be measured ({len(tried)} tried)."
     return f"No setting is visibly faster than the baseline ({len(measured)} measured)."
 
 
@@ -208,7 +208,7 @@ def remarks(summary: RunSummary) -> list[tuple[str, str]]:
         more = len(tuning.uncontained) - _MOST_LISTED
         listed = "; ".join(tuning.uncontained[:_MOST_LISTED])
         listed += f"; and {more} more" if more > 0 else ""
-        labelled.append(("Outside the sandbox", f"trials {listed}"))
+        labelled.append(("Files", f"trials {listed}"))
     labelled += [("Note", note) for note in tuning.notes]
     if tuning.unfinished:
         labelled.append(("Not tried", ", ".join(tuning.unfinished)))
@@ -232,17 +232,15 @@ def _losses(row: TrialSummary) -> str | None:
 
 def _ceiling_words(row: TrialSummary, speedup: Times, *, is_on_device: bool) -> str:
     is_clear = speedup.high is None or speedup.high <= _MAY_BE_MORE
-    words = f"with batches replayed from memory it is {times(speedup.mid)} faster"
+    replay, gain = "replaying batches from memory", times(speedup.mid)
     if row.verdict == FASTER and row.is_least:
-        return f"{words} or more: replaying takes time too"
+        return f"{replay} is at least {gain} faster; the copies cost time too"
     if row.verdict == FASTER:
-        kept = ", copies to the device apart" if is_on_device else ""
-        return f"{words}. No loader change can beat that{kept}"
+        kept = ", except faster copies to the device" if is_on_device else ""
+        return f"{replay} is {gain} faster. No loader change can beat that{kept}"
     if speedup.mid < _HARDLY and is_clear and not row.is_least:
-        return (
-            f"replaying batches from memory gains nothing ({times(speedup.mid)}): loading is fine"
-        )
-    return f"{words}, within noise: the cost of loading is unknown"
+        return f"{replay} gains nothing ({gain}): loading is not the bottleneck"
+    return f"{replay} gains {gain}, within noise: the cost of loading is unknown"
 
 
 def _failed_words(row: TrialSummary, directory: str | None) -> str:

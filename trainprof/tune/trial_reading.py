@@ -41,7 +41,7 @@ from trainprof.record.run_directory import RunDirectory, write_json
 from trainprof.tune.trial import FirstEpoch, Measured, Trial
 from trainprof.tune.trial_output import TrialNotes, last_words, read_trial_notes
 
-_NEVER_ALONE: Final = "the loader was never iterated without training"
+NEVER_ALONE: Final = "the loader was never iterated without training"
 DID_NOT_END: Final = "it did not exit, and was killed"
 _FEWEST_BATCHES: Final = MIN_STEADY_STEPS  # of a loader alone
 # Trials follow each other, alternating with baselines: a virtual machine's cores change less
@@ -160,7 +160,7 @@ def _not_applied(trial: Trial, notes: TrialNotes) -> str | None:
     """Returns why the change was not applied, None if it was."""
     if trial.data != "real" and notes.applied.get("data") != trial.data:
         # Without replayed batches there are no steps on them, noted or not.
-        return notes.refused.get("data", _NEVER_ALONE if trial.data == "alone" else None)
+        return notes.refused.get("data", NEVER_ALONE if trial.data == "alone" else None)
     if trial.overrides and notes.refused and not notes.applied:
         return "; ".join(notes.refused.values())
     return None

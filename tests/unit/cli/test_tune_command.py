@@ -152,14 +152,14 @@ def test_what_would_make_trials_unlike_is_refused_with_what_they_were_begun_with
 
 
 def refused(directory, words):
-    raise NoSandbox("No sandbox for trials: the kernel refuses namespaces.", hint="--unsandboxed")
+    raise NoSandbox("no sandbox for trials: the kernel refuses namespaces.", hint="--unsandboxed")
 
 
 def test_without_a_sandbox_nothing_is_begun(planted, capsys, monkeypatch):
     monkeypatch.setattr(session, "make_sandbox", refused)
     shown = complaint(capsys, "-o", "t", "train.py")
     assert shown.splitlines() == [
-        "trainprof: No sandbox for trials: the kernel refuses namespaces.",
+        "trainprof: no sandbox for trials: the kernel refuses namespaces.",
         "hint: --unsandboxed",
     ]
     assert planted == []
@@ -202,7 +202,7 @@ def planted(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "ScriptRunner", Runner)
     monkeypatch.setattr(session, "Search", partial(Search, now=fake.now))
     monkeypatch.setattr(session, "make_sandbox", lambda directory, words: sandbox)
-    monkeypatch.setattr(session, "_planned", lambda *_: plan_of(workers(2), threads(1)))
+    monkeypatch.setattr(session, "_planned", lambda *_, **__: plan_of(workers(2), threads(1)))
     monkeypatch.setattr(session, "ground_now", lambda target: {})
     monkeypatch.setattr(journal, "read", lambda trial, number, *_, **__: runs[trial.name, number])
     for module in (session, journal):

@@ -109,7 +109,7 @@ def test_what_is_said_of_the_search(gallery):
                 for is_on_device in (False, True)
             },
             "budget": remark("Budget", needed_budget_s=45.0),
-            "outside": remark("Outside", uncontained=["wrote /data/x"]),
+            "files": remark("Files", uncontained=["wrote /data/x"]),
             "not tried": remark("Not tried", unfinished=["num_workers=8"]),
             "note": remark("Note", notes=["x"]),
         },
