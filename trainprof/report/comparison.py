@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -29,13 +28,11 @@ from trainprof.report.text.layout import BLANK, Column, Page
 from trainprof.report.text.ledger import label_of
 from trainprof.report.text.safe_text import clip_end, with_safe_text
 from trainprof.report.text.units import byte_count, counted, percent, seconds, three_digits
-from trainprof.report.tune import REMARK_CELLS, VERDICT_WORDS
+from trainprof.report.tune import REMARK_CELLS, VERDICT_WORDS, is_probable
 
 _FOLD_BELOW_SHARE: Final = 0.02
 # From ten times on a change is a factor, and its interval is left out.
 _TOO_WIDE: Final = 9.995
-# A speedup of at least half its interval's width, on a logarithmic scale, is probable (84 %).
-_PROBABLE: Final = 0.5
 _RUNS_A_SIDE: Final = 3
 _MOST_REMARKS: Final = 3  # what changed, and two notes
 _OUTCOMES: Final = {PASSED: "passed", TRIPPED: "tripped", NOT_JUDGED: "not judged"}
@@ -89,7 +86,7 @@ def headline(comparison: Comparison) -> str:
         return f"OTHER is slower: {takes}."
     if speedup.verdict != UNKNOWN:
         return f"No visible difference: {takes}."
-    if math.log(speedup.mid) >= _PROBABLE * math.log(speedup.high / speedup.mid):
+    if is_probable(speedup.mid, speedup.high):
         return f"OTHER is probably {times}, but {speedup.why_unknown}."
     return f"No verdict: {takes}, but {speedup.why_unknown}."
 

@@ -76,6 +76,7 @@ class TimedProgress:
 
     def end(self, line: str) -> None:
         self._running = None
+        self._bar.refresh()
         self.say(line)
 
     def say(self, line: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from typing import Final
 
@@ -53,6 +54,8 @@ _HARDLY: Final = 1.03
 # unless its interval reaches beyond this.
 _MAY_BE_MORE: Final = 1.2
 _DISTURBED: Final = 0.05
+_LEAST_PROBABLE: Final = 1.03
+_UNDECIDED: Final = 1.25  # ratio of the ends of an interval
 _OTHER_LOSSES: Final = (
     "losses differ from the baseline{}. Expected with random augmentation or sharded streams; "
     "otherwise this setting changed your data."
@@ -115,10 +118,13 @@ def cells(row: TrialSummary) -> tuple[str, ...]:
 
 
 def result_word(row: TrialSummary) -> str:
-    """Returns "faster", "slower", "noise", "slower (cut)", or how a trial failed."""
+    """Returns "faster", "slower", "noise", "unclear", "slower (cut)", or how a trial failed."""
     if row.outcome != OK:
         return row.outcome
     word = "" if row.name in (BASELINE, LOADER_ALONE) else VERDICT_WORDS[row.verdict]
+    speed, is_open = row.speedup, row.verdict == NO_VISIBLE_DIFFERENCE
+    if is_open and speed and speed.low and speed.high and speed.high > _UNDECIDED * speed.low:
+        word = "unclear"
     return f"{word} (cut)".strip() if row.was_cut else word
 
 
@@ -148,6 +154,10 @@ def headline(summary: RunSummary) -> str:
         return f"{times(refused.speedup.mid)} faster with {refused.name}, but not recommended."
     tried = [row for row in summary.trials if row.overrides]
     measured = [row for row in tried if row.outcome == OK and row.speedup is not None]
+    probable = _probable(measured)
+    if probable is not None and probable.speedup is not None:
+        gain = f"{times(probable.speedup.mid)} faster with {probable.name}"
+        return f"Probably {gain}, but the noise is too large to be sure."
     if summary.tuning is not None and summary.tuning.ended_by in _UNTIL:
         until = _UNTIL[summary.tuning.ended_by]
         verb = "was faster" if measured else "could be measured" if tried else "was tried"
@@ -157,6 +167,23 @@ def headline(summary: RunSummary) -> str:
     if not measured:
         return f"No setting could be measured ({len(tried)} tried)."
     return f"No setting is visibly faster than the baseline ({len(measured)} measured)."
+
+
+def _probable(rows: list[TrialSummary]) -> TrialSummary | None:
+    """Returns the fastest setting that is probably faster, None if chance explains all."""
+    probable = [
+        (row.speedup.mid, row)
+        for row in rows
+        if row.speedup is not None and row.speedup.high is not None and not row.against
+        if row.verdict not in (FASTER, SLOWER)
+        if is_probable(row.speedup.mid, row.speedup.high)
+    ]
+    return max(probable, key=lambda pair: pair[0])[1] if probable else None
+
+
+def is_probable(mid: float, high: float) -> bool:
+    """Whether a speedup is probable (84 %): at least half its interval's width, in logarithms."""
+    return mid >= _LEAST_PROBABLE and math.log(mid) >= math.log(high / mid) / 2
 
 
 def _fastest_refused(rows: list[TrialSummary]) -> TrialSummary | None:

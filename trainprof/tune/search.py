@@ -266,8 +266,8 @@ class Search:
             if not self.is_known(candidate.trial(), 1)
         ]
         if names:
-            left_s = max(self._time_left_s(), 0.0)
-            self.announce(plan_sentence(names, bool(plan.sites), self._usual_s, left_s))
+            left = f"{duration(max(self._time_left_s(), 0.0))} left"
+            self.announce(plan_sentence(names, bool(plan.sites), self._usual_s, left))
 
     def _bounds(self, plan: Plan) -> None:
         """Measures the bounds of loading, if that leaves time for a change."""

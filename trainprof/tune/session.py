@@ -122,9 +122,9 @@ def begin(options: TuneOptions) -> TuneRun:
 def _plan_ahead(options: TuneOptions, target: Target) -> str:
     """Returns the plan by an earlier run of the script; CannotTune if the budget is too small."""
     budget_s, asked_steps = options.budget_s or DEFAULT_BUDGET_S, options.trial_steps
-    first = _earlier_run(target)
+    budget, first = f"budget: {duration(budget_s)}", _earlier_run(target)
     if first is None:
-        return f"plan: the first run measures how many trials fit (budget: {duration(budget_s)})"
+        return f"plan: the first run measures how many trials fit ({budget})"
     takes_s = trial_s(first, asked_steps or steps_of_trials(first, budget_s)) or first.seconds
     least_s = trial_s(first, asked_steps or min(first.steps, LEAST_LONG_STEPS)) or takes_s
     if 2 * least_s > budget_s:
@@ -133,7 +133,7 @@ def _plan_ahead(options: TuneOptions, target: Target) -> str:
     runs = RunDirectory(Path(RUNS))
     plan = _planned(runs, first, None, allow_numerics=options.allow_numerics)
     names = [candidate.name for candidate in plan.candidates]
-    return plan_sentence(names, bool(plan.sites), takes_s, budget_s)
+    return plan_sentence(names, bool(plan.sites), takes_s, budget)
 
 
 def _earlier_run(target: Target) -> Measured | None:

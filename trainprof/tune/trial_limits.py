@@ -192,14 +192,14 @@ def steps_of_trials(warm_up: Measured, budget_s: float) -> int | None:
     return max(fitting, LEAST_LONG_STEPS)
 
 
-def plan_sentence(names: Sequence[str], has_bounds: bool, trial_s: float, left_s: float) -> str:
-    """Returns the settings to try, their estimated time and the budget left for them."""
+def plan_sentence(names: Sequence[str], has_bounds: bool, trial_s: float, budget: str) -> str:
+    """Returns the settings to try, their estimated time and the budget."""
     baselines = math.ceil(len(names) / _SETTINGS_PER_BASELINE)
     trials = len(names) + baselines + (_BOUNDS if has_bounds else 0) + _REPEATS
     settings = f"{len(names)} setting{'' if len(names) == 1 else 's'}"
     return (
         f"plan: about {duration(trials * trial_s)} for {settings}, {duration(trial_s)} a trial "
-        f"(budget: {duration(left_s)}): {', '.join(names)}"
+        f"({budget}): {', '.join(names)}"
     )
 
 

@@ -8,20 +8,22 @@ import os
 import shlex
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from support import summaries
 from support.planted_trials import FakeRunner, Planted, plan_of, threads, workers
 
-from trainprof.analysis.summary.tune import INTERRUPTED, TOO_FEW_STEPS
+from trainprof.analysis.statistics.speedup import Pace
+from trainprof.analysis.summary.tune import INTERRUPTED, OK, TOO_FEW_STEPS
 from trainprof.cli.app import run_command
 from trainprof.tune import journal, session
 from trainprof.tune.runner import Script
 from trainprof.tune.sandbox.sandbox import NoSandbox, Sandbox
 from trainprof.tune.search import Search
 from trainprof.tune.session import TuneOptions
-from trainprof.tune.trial import Measured, label_of
+from trainprof.tune.trial import WARM_UP, Measured, Trial, label_of
 
 GO_ON = ("--resume", "t", "--budget", "10m", "train.py")
 
@@ -58,6 +60,23 @@ def test_what_is_faster_is_recommended_on_stdout_and_in_json_as_promised(planted
     assert set(summary["trials"][1]["speedup"]) == {"low", "mid", "high"}
     assert summary["recommended"]["overrides"] == {"num_workers": 2}
     assert summary == json.loads(Path("u/summary.json").read_text())
+
+
+def test_an_earlier_run_of_the_script_gives_the_plan_or_refuses_the_budget(
+    planted, capsys, monkeypatch
+):
+    steps = {"pace": Pace(0.5, None), "steps": 100, "training_s": 50.0, "seconds": 0.0}
+    earlier = Measured(Trial(WARM_UP), 1, "x", outcome=OK, detail=None, **steps)
+    monkeypatch.setattr(session, "read", lambda *_, **__: earlier)
+    manifest = {"command": ["train.py"], "script_sha256": sha256(b"print(1)\n").hexdigest()}
+    directory = Path("trainprof-runs/x")
+    directory.mkdir(parents=True)
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    assert "--budget" in complaint(capsys, "--budget", "10s", "-o", "t", "train.py")
+    assert planted == []
+    assert not Path("t").exists()
+    assert run_command(["tune", "-o", "t", "train.py"]) == 0
+    assert "2 settings" in capsys.readouterr().err.partition("trial 1")[0]
 
 
 @pytest.mark.parametrize("at", [1, 2])
