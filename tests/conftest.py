@@ -16,8 +16,7 @@ import pytest
 
 pytest.register_assert_rewrite("support")
 
-from support import proofs  # noqa: E402
-from support.machine import MACHINE  # noqa: E402
+from support.machine import MACHINE, SUMMARIES  # noqa: E402
 
 GOLDEN = Path(__file__).parent / "golden"
 # A property of tests that had to have the machine to themselves: how often.
@@ -58,9 +57,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write what the tests got to tests/golden; read the difference before committing it",
     )
     parser.addoption(
-        "--update-readme",
+        "--update-docs",
         action="store_true",
-        help="write the table of what the tests prove to README.md; needs all tests collected",
+        help="write what README and docs/ take from the package, its golden pages and its tests",
     )
 
 
@@ -68,9 +67,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Keeps torch and the tests out of later garbage collections: 5 % of the CPU time."""
     gc.collect()
     gc.freeze()
-    if session.config.getoption("--update-readme"):
-        before, _, after = proofs.split_readme()
-        proofs.README.write_text(before + proofs.table(session.items) + after, encoding="utf-8")
+    if session.config.getoption("--update-docs"):
+        from support import docs
+
+        docs.update(session.items if docs.is_whole(session.config) else None)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -110,7 +110,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """
     reports = [x for reports in terminalreporter.stats.values() for x in reports]
     properties = [x.user_properties for x in reports if getattr(x, "when", "") == "teardown"]
-    checked = sum(dict(named).get(proofs.SUMMARIES, 0) for named in properties)
+    checked = sum(dict(named).get(SUMMARIES, 0) for named in properties)
     if checked:
         terminalreporter.write_line(f"{checked} summaries checked for contradictions")
     for report in terminalreporter.getreports("passed"):

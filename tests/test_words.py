@@ -24,7 +24,7 @@ def test_a_room_uses_plain_words(room):
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+    "page", ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 )
 def test_a_page_of_the_docs_uses_plain_words(page):
     assert not words_in((ROOT / page).read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.contradictions import contradictions_of
-from support.proofs import SUMMARIES
+from support.machine import SUMMARIES
 
 _SUMMARY = "summary.json"
 # It edits what runs left.

@@ -145,7 +145,7 @@ if __name__ == "__main__":  # without which every child would import torch
 POOLED = PREAMBLE + "def train():\n" + "".join(f"    {line}\n" for line in LOOP.splitlines())
 
 
-@pytest.mark.proves("Children", "process pools and joblib beside the training")
+@pytest.mark.proves("Children", "process pools and joblib during training")
 def test_pools_beside_the_training(tmp_path: Path) -> None:
     prove_both(Project(("train.py",), {"train.py": POOLS, "training.py": POOLED}), tmp_path)
 

@@ -985,7 +985,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@same("the script's own import hooks, lazy imports")
+@same("your import hooks, lazy imports")
 @same("CUDA is left alone until the script uses it")
 @pytest.mark.parametrize(("way", "then"), [("plain", UNTOUCHED), ("lazy", "")])
 def test_finders_of_the_script_and_its_device(tmp_path: Path, way: str, then: str) -> None:
@@ -1159,7 +1159,7 @@ if __name__ == "__main__":
 """
 
 
-@same("modules of Python's own names that lie beside the script")
+@same("modules named like Python's, next to the script")
 def test_no_file_beside_the_script_is_run_that_it_does_not_import(tmp_path: Path) -> None:
     text = without_compiler(OWN_NAMES)
     (tmp_path / "script.py").write_text(text)

@@ -85,7 +85,7 @@ if __name__ == "__main__":
             train(x, y)
 
 # ====
-# ---- workers that live on | 18 18 3
+# ---- persistent workers | 18 18 3
 loader = DataLoader(Waiting(), 4, num_workers=2, persistent_workers=True)
 for epoch in range(3):
     for x, y in timed_next(loader):
@@ -129,7 +129,7 @@ for epoch in range(2):
             break
         truth["data_wait"] += time.perf_counter() - started
         counts["data_wait"] += 1
-# ---- a batch sampler of the script's own | 12 12 2
+# ---- a custom batch sampler | 12 12 2
 class Buckets:
     def __iter__(self):
         for start in range(0, 24, 4):
@@ -138,7 +138,7 @@ class Buckets:
 for epoch in range(2):
     for x, y in timed_next(DataLoader(Waiting(), batch_sampler=Buckets())):
         train(x, y)
-# ---- a collate function of the script's own | 12 12 2
+# ---- a custom collate function | 12 12 2
 def collate(samples):
     time.sleep(WAIT_S)
     return torch.utils.data.default_collate(samples)

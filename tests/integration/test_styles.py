@@ -305,7 +305,7 @@ for epoch in range(2):
     for x, y in make_loader():
         gradients, loss = grad_and_value(loss_of)(parameters, x, y)
         parameters = {n: p - 0.01 * gradients[n] for n, p in parameters.items()}
-# ---- an optimizer of the script's own class | 12 12 2 | source=backward
+# ---- a custom optimizer class | 12 12 2 | source=backward
 class Descent:
     def __init__(self, parameters, lr):
         self.parameters, self.lr = list(parameters), lr

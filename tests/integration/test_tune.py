@@ -84,7 +84,7 @@ def tuned(directory: Path, *words: str) -> dict[str, Any]:
     return summary
 
 
-@pytest.mark.proves("Tuning", "a loader without workers: found, measured, the ceiling beside it")
+@pytest.mark.proves("Tuning", "a loader without workers: found and measured, with the ceiling")
 def test_what_would_help_is_measured_and_files_stay_as_they_are(tmp_path: Path) -> None:
     for attempt in attempts():
         work = tmp_path / str(attempt)

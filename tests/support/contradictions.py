@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from trainprof.analysis.summary.finding import (
     SYMPTOM,
     Finding,
     comes_once,
+    is_small,
 )
 from trainprof.analysis.summary.levels import LEAST_GAIN, percent
 from trainprof.analysis.summary.run_summary import RunSummary
@@ -32,11 +32,13 @@ from trainprof.report.text.layout import Page
 
 WIDE = Page(width=100_000, verbose=True)
 LARGE_SHARE = 0.25
+_NAMED_FROM = 0.095
+# Of the headline's numbers, which are rounded.
+_CLAIM = 0.03
 # Of training: what is rounded, and what the ends of the phase have of one part or another.
 _TOLERANCE = 0.01
 _LOADING = ("loader_start", "first_batch", "data_wait", "loader_end")
 _COMPUTING = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad", "compile")
-_ON_DEVICE = ("transfer", "sync", "device_wait")
 _GROUPS = {
     "data": _LOADING,
     "evaluation": ("evaluation",),
@@ -51,23 +53,23 @@ _PARTS = {
     "loss": ("loss",),
     "backward": ("backward",),
     "optimizer": ("optimizer", "zero_grad"),
-    "python between": ("other",),
-    "calls of torch.distributed": ("communication",),
+    "Python in the loop": ("other",),
+    "torch.distributed": ("communication",),
     "garbage collection": ("gc",),
     "copying": ("transfer",),
     "syncs": ("sync", "device_wait"),
     "checkpoints": ("checkpoint",),
 }
-_UNEXPLAINED = re.compile(
-    r"(?:No finding explains|That does not mean there is nothing to gain): (.*?)\.(?: |$)",
-    re.MULTILINE,
+# What the line of the whole run calls them.
+_OUTSIDE = {"evaluation": "validation", "checkpoint": "checkpoints", "data": "loader starts"}
+_NOTHING = re.compile(r"No fix found.* (?:over|under) (\d+ %)\.|Only small gains found\.")
+_STEP = re.compile(r"^One training step.*?  ([\d.,]+) (m?s)  100 %$", re.MULTILINE)
+_ROW = re.compile(r"^  (\S.*?) +[█▉▊▋▌▍▎▏]* *  +([\d.,]+) m?s +(\d+) %$")
+_CLAIMED = re.compile(r"(\d+) %|([\d.]+) of (?:its )?([\d.]+) m?s")
+_FINDING = re.compile(
+    r"^(\d+)  \S.*\n     (?:(\S+:\d+)  )?(?:.*\n)*?     Details: --why (\w+)$", re.MULTILINE
 )
-_NOTHING = re.compile(
-    r"What to change: none of the \d+ causes .* was found \(.*"
-    r"gains under (\d+ %) (?:are not reported|may be missed)\)"
-)
-_SHARE = re.compile(r"(\d+) %(?: of ([a-z -]+))?")
-_FINDING = re.compile(r"^(\d+) (\w+)(?: at (.*?))?: ", re.MULTILINE)
+_GAIN = re.compile(r"^(\d+)  \S.*? ([\d.]+)x faster", re.MULTILINE)
 _NO_WORDS = re.compile(r"\b(None|nan|NaN|inf)\b")
 
 
@@ -130,51 +132,85 @@ def _of_headline(summary: RunSummary, page: str) -> Iterator[str]:
     text = verdict.headline
     if text and text not in page:
         yield "the page has another headline"
-    if verdict.share is not None and f"{100 * verdict.share:.0f} " not in text:
-        yield f"{percent(verdict.share)} is the headline's share: {text}"
     if verdict.share is not None and not 0 <= verdict.share <= 1 + _TOLERANCE:
         yield f"a share of {verdict.share}"
     is_timed_on_device = any(x.busy_share for x in summary.devices or ())
     if verdict.share is None or is_timed_on_device or training_s <= 0:
         return
     spent = _spent(summary, summary.ledger.seconds, 1.0)
+    in_step = _spent(summary, summary.training.per_step_s or {}, 1 / max(summary.training.steps, 1))
+    step_s = sum(in_step.values())
+    groups = {**_GROUPS, "compute": _COMPUTING}
     shares = {
-        name: sum(spent.get(key, 0.0) for key in keys) / training_s
-        for name, keys in _GROUPS.items()
+        name: sum(spent.get(key, 0.0) for key in keys) / training_s for name, keys in groups.items()
     }
+    of_step = {
+        name: sum(in_step.get(key, 0.0) for key in keys) / step_s if step_s else shares[name]
+        for name, keys in groups.items()
+    }
+    named = [name for name in ("forward", "loss", "backward", "optimizer") if name in text]
+    of_step["compute"] = sum(in_step.get(key, 0.0) for name in named for key in _PARTS[name])
+    of_step["compute"] /= step_s or 1.0
+    yield from _of_claims(summary, [verdict.share, *_parts_of(verdict.bottleneck, of_step)])
     # Outside of the training phase parts may have time, too.
     ends = (summary.ledger.seconds.get(key, 0.0) for key in ("startup", "shutdown"))
     outside = max(summary.ledger.wall_s - training_s - sum(ends), 0.0) / training_s + _TOLERANCE
-    if verdict.bottleneck in shares:
+    if verdict.bottleneck in _GROUPS:
         if not -_TOLERANCE <= shares[verdict.bottleneck] - verdict.share <= outside:
             yield f"the ledger has {percent(shares[verdict.bottleneck])}: {text}"
-        largest = max(shares, key=lambda name: shares[name])
+        largest = max(_GROUPS, key=lambda name: shares[name])
         explained = summary.findings and _is_about(summary.findings[0], _GROUPS[verdict.bottleneck])
-        if shares[largest] > shares[verdict.bottleneck] + outside and not explained:
+        is_more = shares[largest] > shares[verdict.bottleneck] + outside
+        if largest not in ("evaluation", "checkpoint"):
+            is_more = is_more and of_step[largest] >= of_step[verdict.bottleneck]
+        if is_more and not explained:
             yield f"{largest} takes more, {percent(shares[largest])}: {text}"
-    is_computing = verdict.bottleneck == "compute" and not text.startswith("COMPILE-BOUND")
-    if is_computing and not summary.run.is_on_device:
-        computing = sum(spent.get(key, 0.0) for key in _COMPUTING) / training_s
-        if not -_TOLERANCE <= computing - verdict.share <= outside:
-            yield f"the ledger has {percent(computing)} of computing: {text}"
+    is_computing = verdict.bottleneck == "compute" and "torch.compile" not in text
+    is_so = -_TOLERANCE <= shares["compute"] - verdict.share <= outside
+    if is_computing and not summary.run.is_on_device and not is_so:
+        yield f"the ledger has {percent(shares['compute'])} of computing: {text}"
+
+
+def _parts_of(bottleneck: str, of_step: dict[str, float]) -> list[float]:
+    return [of_step[bottleneck]] if bottleneck in of_step else []
+
+
+def _of_claims(summary: RunSummary, shares: list[float]) -> Iterator[str]:
+    """The headline's numbers are those of the part that it names; a finding's are its own."""
+    text = summary.verdict.headline
+    if any(finding.title[1:] in text for finding in summary.findings[:1]):
+        return
+    claimed = [
+        int(share) / 100 if share else float(part) / max(float(whole), 1e-9)
+        for share, part, whole in _CLAIMED.findall(text)
+    ]
+    is_named = "No single bottleneck" not in text
+    if is_named and not any(abs(x - share) <= _CLAIM for x in claimed for share in shares):
+        yield f"{' or '.join(map(percent, shares))} is the headline's share: {text}"
+    if is_named and any(x < _NAMED_FROM for x in claimed):
+        yield f"a headline names nothing so small: {text}"
 
 
 def _of_findings(summary: RunSummary, page: str) -> Iterator[str]:
-    named = [(name, site or None) for _, name, site in _FINDING.findall(page)]
+    named = [(name, site or None) for _, site, name in _FINDING.findall(page)]
     expected = [(finding.id, finding.site) for finding in summary.findings]
     if named != expected:
         yield f"the page has the findings {named}, the summary {expected}"
     if len({finding.id for finding in summary.findings}) < len(expected):
         yield f"a rule has two findings: {expected}"
+    for finding in summary.findings[:1]:
+        if page.count(finding.title[1:]) > 1:
+            yield f"{finding.id} has its title twice on the page"
     if summary.findings_from is None and summary.findings:
         yield "findings, and nothing was judged"
-    if bool(summary.findings) and bool(_NOTHING.search(page)):
+    is_found = any(not is_small(finding) for finding in summary.findings)
+    if is_found and bool(_NOTHING.search(page)):
         yield "findings, and none that would gain anything"
-    is_quiet = summary.is_judged and not summary.findings and summary.findings_from is not None
+    is_quiet = summary.is_judged and not is_found and summary.findings_from is not None
     if is_quiet != bool(_NOTHING.search(page)):
         yield "the page says nothing of what was looked for, or without having looked"
     bar = percent(summary.findings_from or 0.0)
-    if is_quiet and _NOTHING.findall(page) != [bar]:
+    if is_quiet and not summary.findings and _NOTHING.findall(page) != [bar]:
         yield f"the bar is {bar}, and another one is on the page"
 
 
@@ -201,44 +237,69 @@ def _of_passed_over(summary: RunSummary) -> Iterator[str]:
 
 
 def _of_parts(summary: RunSummary, page: str) -> Iterator[str]:
-    for sentence in _UNEXPLAINED.findall(page):
-        base, sums = "", Counter[str]()
-        for part in sentence.split("; "):
-            share, of = _SHARE.findall(part)[0]
-            base = of or base
-            sums[base] += int(share)
-        if max(sums.values()) > 100 + len(sums):
-            yield f"parts of more than all of it: {sentence}"
+    step = _STEP.search(page)
+    rows = [] if step is None else _rows_below(page[step.end() + 1 :])
+    shown = {name: int(share) for name, _, share in rows}
+    if step is not None and sum(shown.values()) != 100:
+        yield f"parts of more or less than all of a step: {shown}"
+    if step is not None and sum(_units(time) for _, time, _ in rows) != _units(step[1]):
+        yield f"times do not add up to {step[1]} {step[2]}: {rows}"
     step_s, steps = summary.training.per_step_s, max(summary.training.steps, 1)
-    is_asked = summary.is_judged and summary.findings_from is not None
-    if not step_s or not is_asked or summary.run.is_on_device:
+    if not step_s or summary.run.is_on_device or not summary.training.steps:
         return
     spent = _spent(summary, step_s, 1 / steps)
     whole_s = sum(step_s.values())
-    sentence = " ".join(_UNEXPLAINED.findall(page))
+    short = render(summary, Page(width=WIDE.width))
     for name, keys in _PARTS.items():
         share = sum(spent.get(key, 0.0) for key in keys) / whole_s if whole_s > 0 else 0.0
+        if share >= LARGE_SHARE and name not in shown:
+            yield f"{name} is {percent(share)} of a step, and not named"
+        # Rounded so that all add up.
+        if name in shown and abs(shown[name] - 100 * share) > 1:
+            yield f"{name} is {percent(share)} of a step, and not {shown[name]} %"
         is_covered = any(_is_about(finding, keys) for finding in _with_symptoms(summary))
-        is_named = bool(re.search(rf"(^|; ){re.escape(name)}(?: takes)? \d+ %", sentence))
-        if share >= LARGE_SHARE and not is_covered and not is_named:
-            yield f"{name} is {percent(share)} of a step, and neither explained nor named"
-        is_of_step = "of training" not in sentence
-        is_so = re.search(rf"{re.escape(name)}(?: takes)? {percent(share)}", sentence)
-        if is_named and is_of_step and not is_so:
-            yield f"{name} is {percent(share)} of a step, and not: {sentence}"
-        if is_named and is_covered:
-            yield f"{name} has a finding, and no finding explains it"
-    group = _GROUPS.get(summary.verdict.bottleneck)
-    if group and not summary.findings and not sentence:
+        lines = [x for x in summary.hot_lines if x.part in keys and x.thread == "training"]
+        is_asked = summary.is_judged and share >= LARGE_SHARE and not is_covered
+        if is_asked and lines and keys != _LOADING and not _has_line(short, lines[0].site):
+            yield f"{name} is {percent(share)} of a step, and its hottest line is not named"
+    group = _GROUPS.get(summary.verdict.bottleneck, ())
+    whole_run = next((line for line in page.splitlines() if line.startswith("Whole run")), "")
+    is_named = any({*group} & {*keys} and name in shown for name, keys in _PARTS.items())
+    is_outside = _OUTSIDE.get(summary.verdict.bottleneck, "-") in whole_run
+    if group and not summary.findings and not is_named and not is_outside:
         yield f"nothing is named that the headline is about: {summary.verdict.headline}"
 
 
+def _rows_below(text: str) -> list[tuple[str, str, str]]:
+    rows = []
+    for line in text.splitlines():
+        match = _ROW.match(line)
+        if match is None:
+            break
+        rows.append((match[1], match[2], match[3]))
+    return rows
+
+
+def _units(number: str) -> int:
+    """A printed number in its last decimals."""
+    return int(number.replace(",", "").replace(".", ""))
+
+
+def _has_line(page: str, site: str) -> bool:
+    """Whether the row of hot lines has it, which names a file once."""
+    row = next((line for line in page.splitlines() if line.startswith("Hot lines")), "")
+    return site in row or f", :{site.rpartition(':')[2]} " in row
+
+
 def _of_gains(summary: RunSummary, page: str) -> Iterator[str]:
-    for finding in summary.findings:
+    shown = {int(number): float(times) for number, times in _GAIN.findall(page)}
+    for number, finding in enumerate(summary.findings, 1):
         likely, speedup = finding.evidence.get(LIKELY), finding.predicted_speedup
         if finding.recoverable_s is None or speedup is None:
             continue
         low, high = speedup
+        if number in shown and not 0.95 * low <= shown[number] <= 1.05 * high:
+            yield f"{finding.id} gains {shown[number]} on the page, not {low} to {high}"
         if not low <= high:
             yield f"{finding.id} gains from {low} to {high}"
         if isinstance(likely, float) and not low - 1e-6 <= likely <= high + 1e-6:

@@ -23,6 +23,8 @@ MOST_ATTEMPTS = 12
 LONGEST_TEST_S = 60.0
 # Of the processors' time: more than that costs a tolerance of some percent.
 STOLEN_SHARE = 0.01
+# A property of integration tests: how many summaries of their runs were checked.
+SUMMARIES = "summaries"
 # Field of /proc/stat's first line: user, nice, system, idle, iowait, irq, softirq, steal.
 _STEAL = 7
 

@@ -221,21 +221,22 @@ def finding(**changes: Any) -> Finding:
     plain = Finding(
         id="serial_loading",
         severity="high",
-        title="the training process makes its batches itself (num_workers=0) and waits 187 ms of "
-        "226 ms a batch for it, 82 % of training",
+        title="the loader runs in the training process (num_workers=0): each 226 ms step waits "
+        "187 ms for its batch",
         evidence={"wait_share": 0.82, "batch_s": 0.226, "workers": 0, LIKELY: 4.6},
         site="train.py:41",
         advice="DataLoader(..., num_workers=5, persistent_workers=True)",
+        action="" if "id" in changes else "Load data in worker processes",
         change={"num_workers": 5, "persistent_workers": True},
         recoverable_s=41.2,
         predicted_speedup=[4.1, 5.2],
         run_speedup=[3.0, 3.6],
         is_at_most=False,
-        cautions=["random augmentation, if there is any, draws other numbers in workers"],
-        also=["71 % of making a batch goes to data.py:52 (decode)"],
+        cautions=["workers get their own random seeds, so augmentation draws other numbers"],
+        also=["71 % of batch preparation is data.py:52 (decode)"],
         thresholds={"wait_share": 0.05},
         steps=[{"step": 17, "seconds": 0.9, "part_s": 0.8}],
-        verify="run it again with the change: trainprof compare BASE OTHER tells the two apart",
+        verify="run it again with the change, then trainprof compare BASE OTHER",
         of_steps=True,
         is_tried_by_tune=True,
     )
@@ -413,8 +414,8 @@ def slow_loader() -> RunSummary:
         rules=[rule.id for rule in RULES],
         verdict=Verdict(
             "data",
-            "DATA-BOUND: the loop waits for train.py:41 in 83 % of training time, "
-            "187 of 226 ms a step",
+            "Data loading is the bottleneck. The loader runs in the training process "
+            "(num_workers=0): each 226 ms step waits 187 ms for its batch.",
             level="highly",
             share=0.829,
             site="train.py:41",
@@ -430,15 +431,14 @@ def several_findings() -> RunSummary:
     optimizer = finding(
         id="slow_optimizer",
         severity="warn",
-        title="Adam changes 6 parameters one by one: 3.49 s, 62 % of training",
+        title="Adam updates 6 parameters one by one, which takes 62 % of a step",
+        action="Fuse the optimizer's update",
         site="train.py:33",
         advice="torch.optim.Adam(..., fused=True)",
         change={"fused": True},
         predicted_speedup=[1.3, 2.2],
         run_speedup=[1.25, 2.0],
-        cautions=[
-            "fused updates differ in the last digits, and so do later losses by more and more"
-        ],
+        cautions=["fused updates differ in the last digits, and later losses by more"],
         also=["it takes longer in the first steps"],
         of_steps=False,
     )
@@ -532,8 +532,7 @@ def healthy() -> RunSummary:
         outliers=[],
         verdict=Verdict(
             "compute",
-            "COMPUTE-BOUND, not data-bound: forward, backward and optimizer take 87 % of training "
-            "time; next comes evaluation with 7 %",
+            "Compute-bound: forward and backward are 92 % of a step.",
             level="not",
             share=0.873,
         ),
@@ -614,8 +613,8 @@ def killed_for_memory() -> RunSummary:
         ],
         verdict=Verdict(
             "data",
-            "DATA-BOUND: the loop waits for cache.py:52 in 42 % of training time, "
-            "77 of 181 ms a step",
+            "Data loading is the bottleneck: each step waits 77 of its 181 ms for the loader at "
+            "cache.py:52.",
             level="highly",
             share=0.422,
             site="cache.py:52",
@@ -722,7 +721,9 @@ def accelerator() -> RunSummary:
             ]
         ),
         outliers=[],
-        verdict=Verdict("compute", "The loop waits for data in 9 % of training time", level="not"),
+        verdict=Verdict(
+            "compute", "Compute-bound: forward and backward are 26 % of a step.", level="not"
+        ),
         not_observed={"devices": "device times are not measured by this version"},
     )
 
@@ -794,7 +795,7 @@ def cut_off() -> RunSummary:
         outliers=[],
         findings=[],
         rules=[rule.id for rule in RULES],
-        verdict=Verdict("unknown", "Not enough data: 0 steady steps, 20 are needed"),
+        verdict=Verdict("unknown", "Too few steps for a verdict: 0 steady steps, 6 needed."),
         overhead=Overhead(0, 0, None, None),
         wait_threshold_s=0.5,
     )

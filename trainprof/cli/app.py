@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
 from trainprof import __version__
+from trainprof.cli.clean import clean
 from trainprof.cli.compare import compare
-from trainprof.cli.lines import lines, names_saved_run, saved_lines
+from trainprof.cli.help import ProgramHelp, VerbHelp
+from trainprof.cli.lines import ScriptOrRun, lines, names_saved_run, saved_lines
+from trainprof.cli.list_runs import list_runs
+from trainprof.cli.options import runs_a_script
 from trainprof.cli.output import complain
 from trainprof.cli.report import report
 from trainprof.cli.run import run
@@ -22,15 +27,51 @@ from trainprof.record.errors import TrainprofError
 
 PROGRAM: Final = "trainprof"
 VERBS: Final[dict[str, Callable[..., object]]] = {
-    "run": run,
-    "lines": lines,
+    "run": runs_a_script(run),
+    "lines": runs_a_script(lines, ScriptOrRun),
     "report": report,
+    "list": list_runs,
+    "clean": clean,
     "compare": compare,
     "tune": tune,
 }
+# In the list of commands, and two examples.
+_ABOUT: Final = {
+    "run": (
+        "Profile one run of a script",
+        "trainprof run train.py --epochs 1",
+        "trainprof run --max-steps 200 -m my.package",
+    ),
+    "lines": (
+        "Time the lines of the training loop and of the loaders",
+        "trainprof lines train.py",
+        "trainprof lines -f augment train.py --epochs 1",
+    ),
+    "report": (
+        "Show a saved run again",
+        "trainprof report latest",
+        "trainprof report latest --why 1",
+    ),
+    "list": ("List the saved runs", "trainprof list", "trainprof list --verbose"),
+    "clean": (
+        "Remove old and failed runs",
+        "trainprof clean --failed",
+        "trainprof clean --keep 10 --dry-run",
+    ),
+    "compare": (
+        "Compare two runs: which one is faster, and why",
+        "trainprof compare latest~1 latest",
+        "trainprof compare --fail-if-slower 5 BASE OTHER",
+    ),
+    "tune": (
+        "Measure which settings make a script faster",
+        "trainprof tune train.py",
+        "trainprof tune --budget 6m train.py --epochs 1",
+    ),
+}
 # Those that take a script: what follows SCRIPT is not ours.
 _SCRIPT_VERBS: Final = frozenset({"run", "lines", "tune"})
-# Of those, the ones that end as it does: a failure before it starts is 125.
+# Of those, the ones that exit as the script does: a failure before it starts is 125.
 _LAUNCHING_VERBS: Final = frozenset({"run", "lines"})
 # What `lines` is where its SCRIPT is a saved run.
 _SAVED_LINES: Final = "saved-lines"
@@ -42,14 +83,21 @@ _END_OF_OPTIONS: Final = "--"
 
 app = typer.Typer(
     name=PROGRAM,
-    add_completion=False,
-    rich_markup_mode=None,  # rich would cost half of the start-up
+    cls=ProgramHelp,
+    epilog="trainprof run train.py --epochs 1\ntrainprof report latest --why 1",
+    rich_markup_mode=None,  # rich would double the start-up
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _verb, _command in VERBS.items():
-    app.command(_verb)(_command)
-app.command(_SAVED_LINES, hidden=True)(saved_lines)
+    _short, *_examples = _ABOUT[_verb]
+    app.command(_verb, cls=VerbHelp, short_help=_short, epilog="\n".join(_examples))(_command)
+app.command(_SAVED_LINES, cls=VerbHelp, epilog="trainprof lines latest", hidden=True)(saved_lines)
+
+
+class UnknownVerb(TrainprofError):
+    slug = "unknown-verb"
+    exit_code = _USER_ERROR
 
 
 def _show_version(is_asked: bool) -> None:
@@ -65,42 +113,42 @@ def trainprof(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Say where every second of an unmodified PyTorch training script goes."""
+    """Find out what slows a PyTorch training script down, without changing it."""
 
 
 def main() -> NoReturn:
-    """Runs the command line and ends with its status."""
+    """Runs the command line and exits with its status."""
     sys.exit(run_command(sys.argv[1:]))
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Runs one command and returns its exit status; `run` itself ends as the script did."""
+    """Runs one command and returns its exit status; `run` itself exits as the script did."""
     command = _built_verbs()
     words, is_launching = _split(command, arguments)
     is_debug = "--debug" in our_part(words)
     failed = _LAUNCH_FAILED if is_launching else _USER_ERROR
     try:
+        _check_verb(words[0])
         status = command.main(args=words, prog_name=PROGRAM, standalone_mode=False)
         return status if isinstance(status, int) else 0
     except BrokenPipeError:
-        # Keeps the interpreter from flushing into the pipe once more at its end.
+        # Keeps the interpreter from flushing into the closed pipe at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return _BROKEN_PIPE
     except Exception as error:
         if is_debug:
             traceback.print_exc()
-        called = f"{PROGRAM} {arguments[0]}" if words[0] in {*VERBS, _SAVED_LINES} else PROGRAM
-        return _complain_of(error, failed, called, is_debug=is_debug)
+        return _complain_of(error, failed, arguments, is_debug=is_debug)
 
 
 @functools.cache
 def _built_verbs() -> Any:
-    """The verbs with their options, whose making takes as long as a small report."""
+    """The verbs with their options; building them takes as long as a small report."""
     return typer.main.get_command(app)
 
 
 def _split(command: Any, arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """Separates the script's part from ours; tells whether the verb ends as the script does."""
+    """Separates the script's part from ours; True where the verb exits as the script does."""
     words = list(arguments) or ["--help"]
     if words[0] not in _SCRIPT_VERBS:
         return words, False
@@ -111,24 +159,46 @@ def _split(command: Any, arguments: Sequence[str]) -> tuple[list[str], bool]:
     return [words[0], *separated(words[1:], valued)], words[0] in _LAUNCHING_VERBS
 
 
-def _complain_of(error: Exception, failed: int, called: str, *, is_debug: bool) -> int:
+def _check_verb(word: str) -> None:
+    if word.startswith("-") or word in {*VERBS, _SAVED_LINES}:
+        return
+    if os.path.exists(word) or word.endswith(".py"):
+        hint: str | None = f"run a script with: {PROGRAM} run {word}"
+    else:
+        hint = _nearest(word, VERBS) or f"see {PROGRAM} --help"
+    raise UnknownVerb(f"unknown command {word!r}", hint=hint)
+
+
+def _nearest(word: str, known: Iterable[str]) -> str | None:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {near[0]}?" if near else None
+
+
+def _complain_of(error: Any, failed: int, arguments: Sequence[str], *, is_debug: bool) -> int:
     if isinstance(error, TrainprofError):
         complain(str(error), error.hint)
-        # What a script that cannot be run ends `run` with is a user's error to other verbs.
+        # 125 to 127 belong to `run` and `lines`: for other verbs it is a user error.
         return error.exit_code if failed == _LAUNCH_FAILED else min(error.exit_code, _USER_ERROR)
     usage = getattr(error, "format_message", None)
     if usage is not None:  # click's own errors; its classes moved between typer's versions
-        complain(usage(), hint=f"see {called} --help")
+        verb = [arguments[0]] if arguments and arguments[0] in VERBS else []
+        hint = f"see {' '.join([PROGRAM, *verb])} --help"
+        if hasattr(error, "possibilities"):  # NoSuchOption
+            context, option = error.ctx, error.option_name
+            known = [name for parameter in context.command.params for name in parameter.opts]
+            complain(f"unknown option {option}", _nearest(option, known) or hint)
+        else:
+            complain(usage(), hint)
         return failed
     complain(
         f"{type(error).__name__}: {error}",
-        hint=None if is_debug else "--debug shows where this comes from",
+        hint=None if is_debug else "--debug shows the traceback",
     )
     return failed
 
 
 def options_with_value(command: Any) -> frozenset[str]:
-    """Returns the names, dashes included, of a click command's options that take a value."""
+    """Returns the names, with dashes, of a click command's options that take a value."""
     return frozenset(
         name
         for parameter in command.params
@@ -139,10 +209,9 @@ def options_with_value(command: Any) -> frozenset[str]:
 
 
 def separated(arguments: Sequence[str], valued: frozenset[str]) -> list[str]:
-    """Returns `arguments` (behind the verb) with `--` before all that belongs to the script.
+    """Returns the arguments behind the verb with `--` ahead of the script's part.
 
-    The script's part begins with SCRIPT, or behind `-m MODULE`; nothing in it is ours. `valued` are
-    our options that take a value.
+    That part begins with SCRIPT, or behind `-m MODULE`. `valued` are our options with a value.
     """
     position, mark = _script_part(arguments, valued)
     if position is None or mark == _END_OF_OPTIONS:
@@ -151,13 +220,13 @@ def separated(arguments: Sequence[str], valued: frozenset[str]) -> list[str]:
 
 
 def script_word(arguments: Sequence[str], valued: frozenset[str]) -> str | None:
-    """Returns SCRIPT, None where there is none or `--` or `-m` says that it is no saved run."""
+    """Returns SCRIPT, or None behind `--` or `-m`, where it cannot be a saved run."""
     position, mark = _script_part(arguments, valued)
     return arguments[position] if position is not None and mark is None else None
 
 
 def _script_part(arguments: Sequence[str], valued: frozenset[str]) -> tuple[int | None, str | None]:
-    """Returns where the script's part begins, and whether behind `--`, behind `-m MODULE`."""
+    """Returns where the script's part begins, and the `--` or `-m` ahead of it."""
     position = 0
     while position < len(arguments):
         word = arguments[position]

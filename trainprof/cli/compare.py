@@ -13,7 +13,8 @@ import typer
 from trainprof.cli import options
 from trainprof.cli.options import Format, FormatOption
 from trainprof.cli.output import complain, json_text, page_of, write
-from trainprof.cli.report import RunDamaged, find_run, summary_of, unreadable
+from trainprof.cli.report import summary_of
+from trainprof.cli.saved_runs import RunDamaged, find_run, unreadable
 from trainprof.record.errors import TrainprofError
 
 if TYPE_CHECKING:

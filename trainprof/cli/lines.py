@@ -1,10 +1,12 @@
-"""`trainprof lines`: per-line times, of a script that it runs or of a saved run."""
+"""`trainprof lines`: runs a script and times its lines, or shows the line times of a saved run."""
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,21 +16,18 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TextIO
 import typer
 
 from trainprof.cli import options
-from trainprof.cli.options import at_least
+from trainprof.cli.options import Order, at_least, choosing, one_of, recording, reporting
 from trainprof.cli.output import complain, is_terminal, page_of, write
-from trainprof.cli.report import RUNS, find_run
 from trainprof.cli.run import run_to_end
-from trainprof.launch.options import (
-    DEFAULT_INTERVAL_S,
-    DEFAULT_SLOW_SAMPLES,
-    DEFAULT_WAIT_THRESHOLD_S,
-    LineOptions,
-    RunOptions,
-)
+from trainprof.cli.saved_runs import RUN_HELP, RUNS, find_run, is_saved_run
+from trainprof.launch.manifest import script_of
+from trainprof.launch.options import LineOptions, RunOptions
 from trainprof.launch.placement import LATEST
 from trainprof.launch.run import FinishedRun
-from trainprof.launch.target import MAIN_FILES
+from trainprof.launch.sources import function_names
+from trainprof.launch.target import MAIN_FILES, SUFFIX, resolve
 from trainprof.record.errors import TrainprofError
+from trainprof.record.names import is_named
 from trainprof.record.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -45,10 +44,9 @@ class NoLineTimes(TrainprofError):
     slug: ClassVar[str] = "no-line-times"
 
 
-def _only(text: str) -> str:
-    if text not in _ONLY:
-        raise typer.BadParameter(f"{text!r} is none of {', '.join(_ONLY)}")
-    return text
+class NoSuchFunction(TrainprofError):
+    slug: ClassVar[str] = "no-such-function"
+    exit_code: ClassVar[int] = 125
 
 
 def _unit_s(text: str | float) -> float:
@@ -57,110 +55,87 @@ def _unit_s(text: str | float) -> float:
     except ValueError:
         unit_s = 0.0
     if not 0 < unit_s < math.inf:
-        raise typer.BadParameter(f"{text!r} is no unit: write s, ms, us, ns or seconds like 1e-3")
+        raise typer.BadParameter(
+            f"{text!r} is not a unit: write s, ms, us, ns or seconds like 1e-3"
+        )
     return unit_s
 
 
-PerProcess = Annotated[
-    bool, typer.Option("--per-process", help="Show each process, not their sum.")
-]
-Unit = Annotated[
-    float | None,
-    typer.Option(
-        "-u",
-        "--unit",
-        parser=_unit_s,
-        metavar="UNIT",
-        help="Unit of the times: s, ms, us, ns, or in seconds.  [default: us off a terminal]",
+ScriptOrRun = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SCRIPT|RUN", help="A Python file or a command to run, or a saved run to show."
     ),
 ]
-SkipZero = Annotated[
-    bool, typer.Option("-z", "--skip-zero", help="Leave out functions never called.")
-]
-Sort = Annotated[bool, typer.Option("-t", "--sort", help="In order of time, the longest last.")]
-Top = Annotated[
-    int | None, typer.Option(parser=at_least(1), metavar="N", help="Only the N that took longest.")
-]
-Lprof = Annotated[
-    bool, typer.Option("--lprof", help="Write RUN/lines.lprof too, for python -m line_profiler.")
+PerProcess = Annotated[bool, choosing("--per-process", help="Show each process, not their sum.")]
+_UNIT: Final = "Unit of the times: s, ms, us, ns, or in seconds.  [default: us off a terminal]"
+Unit = Annotated[float | None, choosing("-u", "--unit", parser=_unit_s, metavar="UNIT", help=_UNIT)]
+SkipZero = Annotated[bool, choosing("-z", "--skip-zero", help="Leave out functions never called.")]
+Sort = Annotated[bool, choosing("-t", "--sort", help="Sort by time, the slowest last.")]
+_TOP: Final = "Show only the N slowest functions."
+Top = Annotated[int | None, choosing(parser=at_least(1), metavar="N", help=_TOP)]
+_LPROF: Final = "Also write RUN/lines.lprof, for python -m line_profiler."
+Lprof = Annotated[bool, reporting("--lprof", help=_LPROF)]
+_FUNCTIONS: Final = "Time this function or method, * and ? allowed; repeatable."
+Functions = Annotated[list[str] | None, recording("-f", metavar="[MODULE:]NAME", help=_FUNCTIONS)]
+Only = Annotated[
+    str | None,
+    recording(
+        parser=one_of(*_ONLY),
+        metavar="|".join(_ONLY),
+        help="Time lines only in loader workers, or only in the main process.",
+    ),
 ]
 
 
 def lines(
-    script: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="SCRIPT|RUN", help="A Python file or a command to run; or a saved run to show."
-        ),
-    ] = None,
-    arguments: options.Arguments = None,
-    functions: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-f",
-            metavar="MODULE:NAME",
-            help="Time this function: module:qualname, with * and ?; may be repeated.",
-        ),
-    ] = None,
-    only: Annotated[
-        str | None,
-        typer.Option(
-            parser=_only, metavar="|".join(_ONLY), help="Time lines in these processes alone."
-        ),
-    ] = None,
+    order: Order,
+    functions: Functions = None,
+    only: Only = None,
     per_process: PerProcess = False,
     unit: Unit = None,
     skip_zero: SkipZero = False,
     sort: Sort = False,
     top: Top = None,
     lprof: Lprof = False,
-    output: options.Output = None,
-    module: options.Module = None,
-    interval: options.Interval = DEFAULT_INTERVAL_S,
-    max_steps: options.MaxSteps = None,
-    max_time: options.MaxTime = None,
-    wait_threshold: options.WaitThreshold = DEFAULT_WAIT_THRESHOLD_S,
-    slow_samples: options.SlowSamples = DEFAULT_SLOW_SAMPLES,
-    cuda_sync: options.CudaSync = False,
-    find_syncs: options.FindSyncs = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    progress: options.Progress = False,
-    debug: options.Debug = False,
 ) -> None:
-    """Time the lines of SCRIPT's functions, in loader workers too; or show a saved run's.
+    """Time each line of the training loop and of what it calls, in loader workers too.
 
-    All that follows SCRIPT, or -m MODULE, belongs to the script. The exit status is the script's.
+    With a saved RUN, show its line times. Everything after SCRIPT, or after -m MODULE, is passed to
+    the script. trainprof exits with the script's status.
     """
-    view = LineView(per_process, unit, skip_zero, sort, top, verbose)
+    view = LineView(per_process, unit, skip_zero, sort, top, order.verbose)
+    _check_functions(functions or (), order.run)
     run_to_end(
-        RunOptions(
-            words=options.words(script, arguments),
-            module=module,
-            output=output,
-            interval_s=interval,
-            wait_threshold_s=wait_threshold,
-            max_steps=max_steps,
-            max_time_s=max_time,
-            slow_samples=slow_samples,
-            cuda_sync=cuda_sync,
-            find_syncs=find_syncs,
-            progress=progress,
-            lines=LineOptions(tuple(functions or ()), only),
-        ),
+        order,
         lambda summary, finished: _after_the_run(summary, finished, view),
+        lines=LineOptions(tuple(functions or ()), only),
         then=_export if lprof else None,
-        quiet=quiet,
-        debug=debug,
     )
+
+
+def _check_functions(patterns: Sequence[str], order: RunOptions) -> None:
+    """Refuses a name that no Python file of the script has; one with a module may be elsewhere."""
+    plain = [pattern for pattern in patterns if ":" not in pattern]
+    script = script_of(resolve(order.words, order.module)) if plain else None
+    if script is None:
+        return
+    names = function_names(Path(script))
+    for pattern in plain:
+        if not names or any(is_named(name, pattern) for name in names):
+            continue
+        near = difflib.get_close_matches(pattern, [*names, *(x.rpartition(".")[2] for x in names)])
+        did_you_mean = f"did you mean {near[0]}? " if near else ""
+        raise NoSuchFunction(
+            f"no function {pattern!r} in {script} or the Python files next to it",
+            hint=f"{did_you_mean}-f '*:{pattern}' searches all modules that the script imports",
+        )
 
 
 def saved_lines(
     run: Annotated[
         str,
-        typer.Argument(
-            metavar="RUN", help="A run directory, a run's name under trainprof-runs, or latest."
-        ),
+        typer.Argument(metavar="RUN", help=RUN_HELP),
     ],
     per_process: PerProcess = False,
     unit: Unit = None,
@@ -194,22 +169,23 @@ def saved_lines(
 
 
 def names_saved_run(word: str) -> bool:
-    """Returns whether a SCRIPT or RUN is a saved run."""
+    """Returns whether `lines WORD` shows a saved run; else WORD is a script."""
     try:
-        if os.path.isfile(word):
+        if any(map(os.path.isfile, (word, f"{word}{SUFFIX}"))) or _has_main(word):
             return False
-        paths = [Path(word)] if os.sep in word else [Path(word), RUNS / word]
-        return word == LATEST or any(map(_is_run, paths))
     except OSError:
         return False
-
-
-def _is_run(path: Path) -> bool:
-    directory = RunDirectory(path)
-    if directory.manifest.is_file():
+    if word == LATEST or word.startswith(f"{LATEST}~"):
         return True
-    is_recording = directory.events.is_dir() or directory.ranks.is_dir()
-    return is_recording and not any((path / name).exists() for name in MAIN_FILES)
+    # The beginning of a run's name may be a command: runs of torchrun are called torchrun-...
+    is_name = os.path.isdir(word) or os.path.isdir(RUNS / word)
+    return (is_name or shutil.which(word) is None) and is_saved_run(word)
+
+
+def _has_main(word: str) -> bool:
+    """Returns whether a directory is a program, and not a run that has a manifest."""
+    is_run = RunDirectory(Path(word)).manifest.is_file()
+    return not is_run and any(os.path.isfile(os.path.join(word, name)) for name in MAIN_FILES)
 
 
 def _after_the_run(summary: RunSummary, finished: FinishedRun, view: LineView) -> str:
@@ -222,7 +198,7 @@ def _after_the_run(summary: RunSummary, finished: FinishedRun, view: LineView) -
     notes = view.notes(profile, sys.stderr)
     if not profile.functions:
         report = shlex.join(["trainprof", "report", directory])
-        return head + _remarks([*notes, f"see what else was recorded: {report}"])
+        return head + _remarks([*notes, f"the rest of the report: {report}"])
     again = [*_SHOWN_BY, directory]
     if notes:
         notes.append(f"see it again: {shlex.join(again)}")
@@ -259,7 +235,7 @@ def _write_lprof(profile: LineProfile, directory: RunDirectory) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LineView:
-    """What was asked to be shown; `unit_s` None: the usual units; `by_time`: the longest last."""
+    """Which times to show: `unit_s` None: a unit for each; `by_time`: the slowest last."""
 
     per_process: bool = False
     unit_s: float | None = None
@@ -269,7 +245,7 @@ class LineView:
     verbose: bool = False
 
     def text(self, profile: LineProfile, stream: TextIO | None, shown_again: Sequence[str]) -> str:
-        """Returns the times as they suit a stream; off a terminal the table and nothing else."""
+        """Returns a page for a terminal, else only kernprof's table."""
         from trainprof.analysis.summary.code import arranged
 
         profile = arranged(profile, by_time=self.by_time, top=self.top)
@@ -287,7 +263,7 @@ class LineView:
         )
 
     def notes(self, profile: LineProfile, stream: TextIO | None) -> list[str]:
-        """Returns the sentences that a page has, and a table or no page at all lacks."""
+        """Returns the notes that a page contains, for output without a page."""
         if is_terminal(stream) and profile.functions:
             return []
         from trainprof.report.line_page import line_notes, unseen_notes

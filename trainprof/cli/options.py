@@ -1,19 +1,27 @@
-"""The options of every verb that runs a script."""
+"""The options of the verbs: how their values are read, and those that several verbs share."""
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from trainprof.launch.options import DEFAULT_INTERVAL_S
+from trainprof.launch.options import (
+    DEFAULT_INTERVAL_S,
+    DEFAULT_SLOW_SAMPLES,
+    DEFAULT_WAIT_THRESHOLD_S,
+    RunOptions,
+)
 
-# More fit neither a run nor an int64.
+# Longer numbers fit neither a run nor an int64.
 _DIGITS: Final = re.compile(r"[0-9]{1,15}")
 
 
@@ -30,15 +38,15 @@ def at_least(low: int, *, at_most: int | None = None) -> Callable[[str | int], i
     return parse
 
 
-_UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ms|s|m|h|)")
+_UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "": 1.0}
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ms|s|m|h|d|)")
 
 
 def seconds(text: str) -> float:
-    """Returns the duration in seconds; typer.BadParameter if it is none."""
+    """Returns a duration in seconds; typer.BadParameter if the text is not a duration."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise typer.BadParameter(f"{text!r} is not a duration: write 0.5, 500ms, 90s, 10m or 1h")
+        raise typer.BadParameter(f"{text!r} is not a duration: write 500ms, 90s, 10m, 1h or 7d")
     return float(match[1]) * _UNIT_S[match[2]]
 
 
@@ -55,107 +63,149 @@ def seconds_between(low: float, high: float = math.inf) -> Callable[[str | float
     return parse
 
 
-# Each process records as many, and more while it finds them.
+def one_of(*words: str) -> Callable[[str], str]:
+    """Returns a parser of a few words, upper or lower case."""
+
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(words)}")
+        return text.lower()
+
+    return parse
+
+
+# Each process keeps this many samples at most.
 _MOST_SLOW_SAMPLES: Final = 1000
+# Options by their heading in --help.
+recording = partial(typer.Option, rich_help_panel="What to record")
+limiting = partial(typer.Option, rich_help_panel="Limits")
+reporting = partial(typer.Option, rich_help_panel="How to report")
+choosing = partial(typer.Option, rich_help_panel="What to show")
 
 Script = Annotated[
     str | None,
     typer.Argument(metavar="SCRIPT", help="A Python file, or a command such as torchrun."),
 ]
 Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="ARGS", help="All of it belongs to the script.")
-]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="DIR",
-        help="The run directory.  [default: a new one under trainprof-runs]",
-    ),
+    list[str] | None, typer.Argument(metavar="ARGS", help="The script's arguments.")
 ]
 Module = Annotated[
     str | None, typer.Option("-m", metavar="MODULE", help="Run a module, as python -m does.")
 ]
-_INTERVAL_HELP: Final = "Time between two samples of the system, 0.1 to 60 s."
-Interval = Annotated[
-    float, typer.Option(parser=seconds_between(0.1, 60), metavar="DURATION", help=_INTERVAL_HELP)
-]
-# Where it matters whether it was given.
+_OUTPUT: Final = "Save the run here.  [default: a new directory in trainprof-runs]"
+Output = Annotated[Path | None, recording("-o", "--output", metavar="DIR", help=_OUTPUT)]
+Force = Annotated[bool, recording("--force", help="Replace the run in -o DIR.")]
+_INTERVAL: Final = "Sample CPU, memory and GPU this often, 0.1 to 60 s."
+_interval = partial(recording, parser=seconds_between(0.1, 60), metavar="DURATION")
+Interval = Annotated[float, _interval(help=_INTERVAL)]
+# Where it matters whether it was set.
 IntervalIfGiven = Annotated[
     float | None,
-    typer.Option(
-        "--interval",
-        parser=seconds_between(0.1, 60),
-        metavar="DURATION",
-        help=f"{_INTERVAL_HELP}  [default: {DEFAULT_INTERVAL_S:g}]",
-        show_default=False,
-    ),
+    _interval("--interval", help=f"{_INTERVAL}  [default: {DEFAULT_INTERVAL_S:g}]"),
 ]
 MaxSteps = Annotated[
-    int | None,
-    typer.Option(parser=at_least(1), metavar="N", help="End the run cleanly after N steps."),
+    int | None, limiting(parser=at_least(1), metavar="N", help="End after N steps.")
 ]
+_MAX_TIME: Final = "End after this time, such as 90s or 10m."
 MaxTime = Annotated[
-    float | None,
-    typer.Option(
-        parser=seconds_between(0.001),
-        metavar="DURATION",
-        help="End the run cleanly after this time.",
-    ),
+    float | None, limiting(parser=seconds_between(0.001), metavar="DURATION", help=_MAX_TIME)
 ]
+_THRESHOLD: Final = "Call a batch slow when the loop waits longer for it."
 WaitThreshold = Annotated[
-    float,
-    typer.Option(
-        parser=seconds_between(0),
-        metavar="DURATION",
-        help="A wait for a batch over this counts as slow.",
-    ),
+    float, recording(parser=seconds_between(0), metavar="DURATION", help=_THRESHOLD)
 ]
+_SLOWEST: Final = "List the N slowest samples of each loader; 0 times no sample."
 SlowSamples = Annotated[
-    int,
-    typer.Option(
-        parser=at_least(0, at_most=_MOST_SLOW_SAMPLES),
-        metavar="N",
-        help="Find the N slowest samples of each loader; 0 times no sample.",
-    ),
+    int, recording(parser=at_least(0, at_most=_MOST_SLOW_SAMPLES), metavar="N", help=_SLOWEST)
 ]
-CudaSync = Annotated[
-    bool,
-    typer.Option(
-        "--cuda-sync",
-        "--sync",
-        help="Wait for the device around each phase: exact phases, at a price.",
-    ),
+_SYNC: Final = "Synchronize the GPU around each phase: exact phases, slower steps."
+CudaSync = Annotated[bool, recording("--cuda-sync", "--sync", help=_SYNC)]
+_FIND_SYNCS: Final = "Find CUDA synchronizations inside torch's C++ code, for some steps."
+FindSyncs = Annotated[bool, recording("--find-syncs", help=_FIND_SYNCS)]
+_RULE: Final = "Change a finding's threshold, such as serial_loading.wait_share=0.1; repeatable."
+Rules = Annotated[list[str] | None, reporting("--rule", metavar="NAME=VALUE", help=_RULE)]
+Quiet = Annotated[bool, reporting("-q", "--quiet", help="Save the run and print nothing.")]
+Verbose = Annotated[bool, reporting("-v", "--verbose", help="Print all sections.")]
+_PROGRESS: Final = "Print a line every 10 s while the script runs."
+Progress = Annotated[bool, reporting("--progress", help=_PROGRESS)]
+Debug = Annotated[
+    bool, typer.Option("--debug", help="Show the traceback of an error in trainprof.")
 ]
-Rules = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--rule",
-        metavar="NAME=VALUE",
-        help="A finding's threshold, such as serial_loading.wait_share=0.1; repeatable.",
-    ),
-]
-FindSyncs = Annotated[
-    bool,
-    typer.Option(
-        "--find-syncs",
-        help="For some steps, find waits for the device inside torch's C++ code (CUDA).",
-    ),
-]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Write no report to the terminal.")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Report all there is.")]
-Progress = Annotated[bool, typer.Option("--progress", help="Live lines on stderr.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of ours.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the shared options of `run` and `lines` ask for."""
+
+    run: RunOptions
+    quiet: bool
+    verbose: bool
+    debug: bool
+
+
+def _order(
+    script: Script = None,
+    arguments: Arguments = None,
+    module: Module = None,
+    output: Output = None,
+    force: Force = False,
+    interval: Interval = DEFAULT_INTERVAL_S,
+    wait_threshold: WaitThreshold = DEFAULT_WAIT_THRESHOLD_S,
+    slow_samples: SlowSamples = DEFAULT_SLOW_SAMPLES,
+    cuda_sync: CudaSync = False,
+    find_syncs: FindSyncs = False,
+    max_steps: MaxSteps = None,
+    max_time: MaxTime = None,
+    rule: Rules = None,
+    progress: Progress = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    debug: Debug = False,
+) -> Order:
+    run = RunOptions(
+        words=words(script, arguments),
+        module=module,
+        output=output,
+        replaces_output=force,
+        interval_s=interval,
+        wait_threshold_s=wait_threshold,
+        max_steps=max_steps,
+        max_time_s=max_time,
+        progress=progress,
+        slow_samples=slow_samples,
+        cuda_sync=cuda_sync,
+        rules=thresholds(rule),
+        find_syncs=find_syncs,
+    )
+    return Order(run, quiet, verbose, debug)
+
+
+def runs_a_script(verb: Callable[..., Any], script: object = Script) -> Callable[..., Any]:
+    """Returns a command with the shared options and the verb's own; the verb gets an Order first.
+
+    `script` is the annotation of SCRIPT.
+    """
+    shared = dict(inspect.signature(_order, eval_str=True).parameters)
+    shared["script"] = shared["script"].replace(annotation=script)
+    own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+
+    def command(**values: Any) -> Any:
+        order = _order(**{name: values.pop(name) for name in shared})
+        return verb(order, **values)
+
+    command.__doc__ = verb.__doc__
+    command.__annotations__ = {}
+    command.__signature__ = inspect.Signature([*shared.values(), *own])  # type: ignore[attr-defined]
+    return command
 
 
 def words(script: str | None, arguments: Sequence[str] | None) -> tuple[str, ...]:
-    """Returns SCRIPT ARGS, or behind -m MODULE its ARGS, as the command line held them."""
+    """Returns SCRIPT ARGS, or with -m MODULE its ARGS, as typed."""
     return (*(() if script is None else (script,)), *(arguments or ()))
 
 
 def thresholds(words: Sequence[str] | None) -> dict[str, float]:
-    """Returns what --rule sets, by the threshold's name; typer.BadParameter if that is nothing."""
+    """Returns what --rule sets, by the threshold's name; typer.BadParameter if it is unknown."""
     if not words:
         return {}
     from trainprof.findings.catalogue import UnknownThreshold, parsed_settings
@@ -167,32 +217,32 @@ def thresholds(words: Sequence[str] | None) -> dict[str, float]:
 
 
 class Format(str, Enum):
-    """How something is written."""
+    """How a report is written."""
 
     TERMINAL = "terminal"
     JSON = "json"
     MARKDOWN = "markdown"
 
-    # Before 0.27 typer looks for the string of what a parser returned among the values.
+    # Before 0.27 typer compares the string of a parsed value with the values.
     __str__ = str.__str__
 
 
 FORMATS: Final = tuple(format.value for format in Format)
+_SHORT_FORMATS: Final = {"md": Format.MARKDOWN.value, "text": Format.TERMINAL.value}
 
 
 def parse_format(text: str) -> Format:
-    if text not in FORMATS:
-        raise typer.BadParameter(f"{text!r} is none of {', '.join(FORMATS)}")
-    return Format(text)
+    return Format(one_of(*FORMATS)(_SHORT_FORMATS.get(text.lower(), text)))
 
 
+_FORMAT: Final = f"Format of the output.  [default: {Format.TERMINAL.value}]"
 FormatOption = Annotated[
     Format,
-    typer.Option(
+    reporting(
         "--format",
         parser=parse_format,
         metavar="|".join(FORMATS),
         show_default=False,
-        help=f"How to write it.  [default: {Format.TERMINAL.value}]",
+        help=_FORMAT,
     ),
 ]

@@ -1,4 +1,4 @@
-"""`report --suggest-patch`: what can be changed mechanically, as a diff of the user's files."""
+"""`report --suggest-patch`: changes of keyword arguments, as a diff of the user's files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LOADERS_BY_PLACE, _OPTIMIZERS_BY_PLACE = 5, 9
 
 
 def patches(directory: RunDirectory, summary: RunSummary) -> tuple[list[str], bytes]:
-    """Returns what is to be told of each finding, in lines, and what they change as a diff."""
+    """Returns lines about each finding, and all changes as one diff."""
     manifest = manifest_of_first(directory)
     cwd, times = manifest.get("cwd"), manifest.get("times")
     began = times.get("spawned_time_ns") if isinstance(times, dict) else None
@@ -50,23 +50,23 @@ def patches(directory: RunDirectory, summary: RunSummary) -> tuple[list[str], by
     for finding in summary.findings:
         at = f" at {finding.site}" if finding.site else ""
         remarks.append(f"{finding.id}{at}: {finding.advice}")
-        gives = speedup_words(finding, whole_of(summary))
-        if gives and finding.change:
-            remarks.append(f"gives: {gives}")
-        remarks += [f"mind: {caution}" for caution in finding.cautions]
+        gain = speedup_words(finding, whole_of(summary))
+        if gain and finding.change:
+            remarks.append(f"Expected: {gain}")
+        remarks += [f"Note: {caution}" for caution in finding.cautions]
         remarks += suggested.add(finding)
     return [one_line(remark) for remark in remarks], suggested.diffs()
 
 
 class _Suggested:
-    """What findings change: each file gets one diff, so that all of them apply."""
+    """The changes of all findings, one diff a file, so that all of them apply."""
 
     def __init__(self, root: Path, began_ns: int | None, summary: RunSummary) -> None:
         self._root, self._began_ns, self._loaders = root, began_ns, summary.loaders
         self._files: dict[str, _UsersFile] = {}
 
     def add(self, finding: Finding) -> Iterator[str]:
-        """Takes up a finding's changes; yields what has to be said of them."""
+        """Adds a finding's changes; yields what the user must do by hand."""
         evidence = finding.evidence
         if "fused" in finding.change:
             others, first = evidence.get(OTHER_OPTIMIZERS), evidence.get("optimizer", "")
@@ -75,15 +75,15 @@ class _Suggested:
                 try:
                     self._fuse(*optimizer.partition(" ")[::2])
                 except _ByHand as error:
-                    yield f"edit by hand: {optimizer.replace(' ', ' at ', 1)}: {error}"
+                    yield f"Edit by hand: {optimizer.replace(' ', ' at ', 1)}: {error}"
             return
         site, change = finding.site, finding.change
         try:
             if not change:
-                raise _ByHand("it is more than arguments of a call")
+                raise _ByHand("the change is not a keyword argument of one call")
             yield from self._of_loader(site, self._loader(site, evidence.get(LOADER_ID)), change)
         except _ByHand as error:
-            yield f"edit by hand: {error}"
+            yield f"Edit by hand: {error}"
 
     def diffs(self) -> bytes:
         return b"".join(file.diff() for file in self._files.values() if file.wanted)
@@ -95,14 +95,14 @@ class _Suggested:
     def _of_loader(
         self, site: str | None, loader: Loader | None, change: Mapping[str, Any]
     ) -> Iterator[str]:
-        """Changes a line's copies, and the call that builds a loader: all of it, or none."""
+        """Changes a line's copies and the call that builds a loader, or neither."""
         calls: list[tuple[_UsersFile, ast.Call, Mapping[str, Any], int]] = []
         if "non_blocking" in change:
             file, line = self._place(site)
             copies = file.calls_at(line, ("to", "cuda"))
             arguments = {str([ast.dump(x) for x in (*c.args, *c.keywords)]) for c in copies}
             if len(arguments) != 1:
-                raise _ByHand(f"which copy of line {line} it is, is not known")
+                raise _ByHand(f"line {line} has several copies to a device")
             calls += [(file, copy, {"non_blocking": True}, 1) for copy in copies]
         rest = {name: value for name, value in change.items() if name != "non_blocking"}
         if rest:
@@ -120,23 +120,23 @@ class _Suggested:
             alike = [other for other in self._loaders if (other.site, other.call) == built]
             if (count := len(alike)) > 1:
                 roles = ", ".join(dict.fromkeys(other.role for other in alike))
-                yield f"mind: its line builds {count} loaders ({roles}): it counts for all of them"
+                yield f"Note: its line builds {count} loaders ({roles}): the change is for all."
 
     def _constructor(self, loader: Loader | None) -> tuple[_UsersFile, ast.Call]:
         if loader is None:
-            raise _ByHand("which loader it is, is not known")
+            raise _ByHand("the loader was not recorded")
         kind, call = loader.kind.rpartition(".")[2], loader.call
         if loader.built_by is not None:
-            raise _ByHand(f"{loader.built_by} builds this loader, by settings of its own")
+            raise _ByHand(f"{loader.built_by} builds this loader from its settings")
         if (kind != "DataLoader" and call is None) or (call is not None and call.constructors):
-            raise _ByHand(f"{kind} has a constructor of its own")
+            raise _ByHand(f"{kind} has its own constructor")
         file, line = self._place(loader.site)
         return file, _only(file, line, (kind, "DataLoader"), None if call is None else call.ends_at)
 
     def _place(self, site: str | None) -> tuple[_UsersFile, int]:
         path, _, line = (site or "").rpartition(":")
         if not line.isdigit():
-            raise _ByHand("the line that is to change is not known")
+            raise _ByHand("the line to change was not recorded")
         file = _UsersFile.read(self._root, path, self._began_ns)
         return self._files.setdefault(file.name, file), int(line)
 
@@ -151,17 +151,17 @@ def _only(
     calls = file.calls_at(line, names)
     calls = [x for x in calls if [x.end_lineno, x.end_col_offset] == ends_at] or calls
     if len(calls) != 1:
-        raise _ByHand(f"line {line} holds {len(calls) or 'no'} calls of {names[0]} by its name")
+        raise _ByHand(f"line {line} has {len(calls) or 'no'} calls of {names[0]}, not exactly one")
     return calls[0]
 
 
 class _ByHand(Exception):
-    """Why a change is none of keyword arguments of one call, in words."""
+    """Why the user has to make a change, in words."""
 
 
 @dataclass(slots=True)
 class _UsersFile:
-    """A file, its tree, and the keyword arguments that its calls are to have."""
+    """A file, its tree, and the keyword arguments that its calls should have."""
 
     name: str
     data: bytes
@@ -172,11 +172,11 @@ class _UsersFile:
     def read(cls, root: Path, path: str, began_ns: int | None) -> _UsersFile:
         """Reads a file below `root` as it was when the run began, else raises _ByHand."""
         try:
-            # A diff changes no file through a link: it names the one that the link leads to.
+            # A diff names the file that a link leads to: git does not follow links.
             real, root = (root / path).resolve(), root.resolve()
             data = read_run_file(real, _LARGEST_SOURCE_BYTES)
             if began_ns is not None and real.stat().st_mtime_ns > began_ns:
-                raise _ByHand(f"{real.name} has changed since the run")
+                raise _ByHand(f"{real.name} was edited after the run began")
         except (OSError, ValueError, RuntimeError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise _ByHand(f"{path or 'its file'} cannot be read: {why}") from None
@@ -184,48 +184,48 @@ class _UsersFile:
             raise _ByHand(f"{real} is not below {root}, where the run began")
         name = real.relative_to(root).as_posix()
         if not name.isprintable() or '"' in name or "\\" in name:
-            raise _ByHand("its name has signs that not every diff can hold")
+            raise _ByHand("its name has characters that not every diff tool can read")
         return cls(name, data, _parsed(data))
 
     def calls_at(self, line: int, names: Collection[str]) -> list[ast.Call]:
-        """Returns the calls of these names that stand on a line, or go over it."""
+        """Returns the calls of these names that a line contains or is part of."""
         calls = [node for node in ast.walk(self.tree) if isinstance(node, ast.Call)]
         here = (call for call in calls if call.lineno <= line <= (call.end_lineno or call.lineno))
         return [x for x in here if ast.unparse(x.func).rpartition(".")[2] in names]
 
     def give(self, call: ast.Call, change: Mapping[str, Any], by_place: int) -> None:
-        """Takes note of what a call is to be given; _ByHand if that takes a decision.
+        """Adds keyword arguments to a call; _ByHand if the user has to decide something.
 
-        So many as `by_place` of its arguments may stand by position: none of these is among them.
+        `by_place`: up to this number of positional arguments, none of them is a changed one.
         """
         given, known = (
             {keyword.arg: keyword.value for keyword in call.keywords},
             self.wanted.get(call, {}),
         )
-        # Each may be right by itself, and both together be refused by torch.
+        # torch may refuse both changes together.
         if known.keys() & change.keys() or all(_OF_WORKERS & x.keys() for x in (known, change)):
-            raise _ByHand("one above changes the same call; run it again with that")
+            raise _ByHand("a change above is for the same call: apply it and profile again")
         if None in given or any(isinstance(arg, ast.Starred) for arg in call.args):
-            raise _ByHand(f"line {call.lineno} passes arguments on with * or **")
+            raise _ByHand(f"line {call.lineno} passes arguments by * or **")
         if len(call.args) > by_place:
-            raise _ByHand(f"line {call.lineno} may give it by position")
+            raise _ByHand(f"line {call.lineno} may pass it by position")
         for name in change.keys() & given.keys():
             if not isinstance(given[name], ast.Constant):
-                raise _ByHand(f"{name}={ast.unparse(given[name])} stands there")
+                raise _ByHand(f"it has {name}={ast.unparse(given[name])} already")
         workers = change.get("num_workers", getattr(given.get("num_workers"), "value", 0))
         if change.get("num_workers") == 0 and _FOR_WORKERS & given.keys():
-            raise _ByHand("without workers torch refuses other arguments that stand there")
+            raise _ByHand("without workers torch refuses other arguments of this call")
         if any(map(change.get, _FOR_WORKERS)) and not (isinstance(workers, int) and workers > 0):
-            raise _ByHand("how many workers there are does not stand there")
+            raise _ByHand("its num_workers is not a plain number")
         written = {name: getattr(given.get(name), "value", ...) for name in change}
         changed = known | {name: x for name, x in change.items() if written[name] != x}
         if changed == known:
-            raise _ByHand("it is written so already: what the run was given came from elsewhere")
+            raise _ByHand("the call has this value already: the run got another one from elsewhere")
         self._edited({**self.wanted, call: changed})
         self.wanted[call] = changed
 
     def diff(self) -> bytes:
-        """Returns what is wanted as a unified diff, which `git apply` and `patch -p1` take."""
+        """Returns the changes as a unified diff for `git apply` and `patch -p1`."""
         tab = b"\t" if " " in self.name else b""  # else a blank ends the name
         before, after = (os.fsencode(f"{side}/{self.name}") + tab for side in "ab")
         old, new = (io.BytesIO(x).readlines() for x in (self.data, self._edited(self.wanted)))
@@ -233,7 +233,7 @@ class _UsersFile:
         return b"".join(line if line.endswith(b"\n") else line + _NO_LINE_END for line in lines)
 
     def _edited(self, wanted: Mapping[ast.Call, Mapping[str, Any]]) -> bytes:
-        """Returns the file with arguments; _ByHand if Python would read more than these anew."""
+        """Returns the changed file; _ByHand if anything else in it would change its meaning."""
         edits, data = (self._edits(*x) for x in wanted.items()), self.data
         for start, end, new in sorted(chain.from_iterable(edits), reverse=True):
             data = data[:start] + new.encode() + data[end:]
@@ -248,7 +248,7 @@ class _UsersFile:
         except (RecursionError, _ByHand):
             is_as_wanted = False
         if not is_as_wanted:
-            raise _ByHand("the call is written in a way that is not understood")
+            raise _ByHand("the call is written in a way that trainprof cannot edit")
         return data
 
     def _edits(self, call: ast.Call, given: Mapping[str, Any]) -> Iterator[tuple[int, int, str]]:
@@ -271,7 +271,7 @@ def _parsed(data: bytes) -> ast.Module:
     """Returns the tree of a text in UTF-8, else raises _ByHand."""
     try:
         if tokenize.detect_encoding(io.BytesIO(data).readline)[0] != "utf-8":
-            raise _ByHand("its encoding is not plain UTF-8")
+            raise _ByHand("its encoding is not UTF-8")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a text that is not ours
             return ast.parse(data)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
 import shlex
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import typer
 
 from trainprof.cli import options
-from trainprof.cli.options import Format, FormatOption, at_least
-from trainprof.cli.output import is_terminal, json_text, page_of, write, write_bytes
+from trainprof.cli.options import Format, FormatOption, at_least, choosing
+from trainprof.cli.output import Working, is_terminal, json_text, page_of, write, write_bytes
+from trainprof.cli.saved_runs import RUN_HELP, RunDamaged, find_run, unreadable
 from trainprof.record.errors import TrainprofError
 from trainprof.record.files import read_run_json
-from trainprof.record.run_directory import MANIFEST_SCHEMA_VERSION, RunDirectory
+from trainprof.record.run_directory import RunDirectory, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
     from trainprof.analysis.summary.run_summary import RunSummary
     from trainprof.findings.rule import Rule
 
-RUNS: Final = Path("trainprof-runs")
 _LOADERS_NAMED: Final = 10
-# No run comes near so many steps, and they fit an int64.
+# More steps than any run has; the numbers fit an int64.
 _STEPS: Final = re.compile(r"([0-9]{1,15}):([0-9]{1,15})")
-
-
-class RunNotFound(TrainprofError):
-    slug: ClassVar[str] = "run-not-found"
+_EPOCH: Final = "Only this epoch, counted from 1."
+_ONLY_STEPS: Final = "Only steps A to B, counted from 1."
+_LOADER: Final = "Only this loader: its id, or its line such as train.py:84."
+_WHY: Final = "The measurements behind a finding: its number on the page, or its id."
+_EXPLAIN: Final = "What a finding means; needs no RUN."
+_PATCH: Final = "Print the changes to your files as a diff; no file is changed."
 
 
 class LoaderNotFound(TrainprofError):
@@ -43,58 +44,27 @@ class RuleNotFound(TrainprofError):
     slug: ClassVar[str] = "rule-not-found"
 
 
-class RunDamaged(TrainprofError):
-    slug: ClassVar[str] = "run-damaged"
-
-
 def report(
-    run: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RUN", help="A run directory, a run's name under trainprof-runs, or latest."
-        ),
-    ] = None,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help=RUN_HELP)] = None,
     format: FormatOption = Format.TERMINAL,
-    epoch: Annotated[
-        int | None,
-        typer.Option(parser=at_least(1), metavar="N", help="Only this epoch, counted from 1."),
-    ] = None,
-    steps: Annotated[
-        str | None, typer.Option(metavar="A:B", help="Only steps A to B, counted from 1.")
-    ] = None,
-    loader: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID",
-            help="Only this loader, in full: its id, or its place such as train.py:84.",
-        ),
-    ] = None,
-    why: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="The numbers that a finding of the run rests on."),
-    ] = None,
-    explain: Annotated[
-        str | None, typer.Option(metavar="ID", help="What a finding means; needs no RUN.")
-    ] = None,
-    suggest_patch: Annotated[
-        bool,
-        typer.Option(
-            "--suggest-patch",
-            help="A diff of your files for what can be changed mechanically; writes nothing.",
-        ),
-    ] = False,
+    epoch: Annotated[int | None, choosing(parser=at_least(1), metavar="N", help=_EPOCH)] = None,
+    steps: Annotated[str | None, choosing(metavar="A:B", help=_ONLY_STEPS)] = None,
+    loader: Annotated[str | None, choosing(metavar="ID", help=_LOADER)] = None,
+    why: Annotated[str | None, choosing(metavar="FINDING", help=_WHY)] = None,
+    explain: Annotated[str | None, choosing(metavar="ID", help=_EXPLAIN)] = None,
+    suggest_patch: Annotated[bool, choosing("--suggest-patch", help=_PATCH)] = False,
     rule: options.Rules = None,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show all there is.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of ours.")] = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
 ) -> None:
-    """Render a saved run, complete or cut off."""
+    """Show a saved run again, as page, JSON or Markdown."""
     if explain is not None:
         write(sys.stdout, _explained(_rule(explain), explain))
         return
     if loader is not None and (why is not None or suggest_patch):
-        beside = "--why" if why is not None else "--suggest-patch"
-        raise typer.BadParameter(f"it does not go with {beside}", param_hint="'--loader'")
-    asked = None if why is None else _rule(why)
+        other = "--why" if why is not None else "--suggest-patch"
+        raise typer.BadParameter(f"not together with {other}", param_hint="'--loader'")
+    asked = None if why is None or why.isdecimal() else _rule(why)
     chosen_steps, rules = _step_range(steps), options.thresholds(rule)
     if run is None:
         raise typer.BadParameter("missing: name a run, such as latest", param_hint="'RUN'")
@@ -106,7 +76,8 @@ def report(
         summary = _rebuilt_summary(directory, chosen_epoch, chosen_steps, rules or None)
     if suggest_patch:
         _write_patches(directory, summary)
-    elif asked is not None:
+    elif why is not None:
+        asked = asked or _numbered(summary, int(why))
         write(sys.stdout, _reasons(summary, asked, rules or _rules_of(directory)))
     else:
         index = None if loader is None else find_loader(summary, loader)
@@ -114,51 +85,24 @@ def report(
 
 
 def _write_patches(directory: RunDirectory, summary: RunSummary) -> None:
-    """Writes a diff with its remarks, which `git apply` and `patch -p1` pass over.
+    """Writes a diff with remarks, which `git apply` and `patch -p1` skip.
 
-    They go to stderr, too, where a program reads it. Files need not be in the encoding of stdout:
-    their bytes go there as they are.
+    Off a terminal the remarks go to stderr too. The diff is written as bytes: a file may have
+    another encoding than stdout.
     """
     from trainprof.cli.patches import patches
 
     remarks, diffs = patches(directory, summary)
     if not is_terminal(sys.stdout):
         write(sys.stderr, "".join(f"trainprof: {remark}\n" for remark in remarks))
-    head = "".join(f"# {remark}\n" for remark in remarks or ["nothing to change was found"])
+    head = "".join(f"# {remark}\n" for remark in remarks or ["no finding has a change to make"])
     write_bytes(sys.stdout, head.encode() + diffs)
 
 
-def find_run(name: str) -> RunDirectory:
-    """Returns the run that `name` means: a directory, `latest`, or a name under trainprof-runs.
-
-    Else it raises RunNotFound; RunDamaged of a directory that is none, or of a newer trainprof.
-    """
-    if not name:
-        raise RunNotFound("no run named", hint=_known_runs())
-    is_path = os.sep in name
-    candidates = [Path(name)] if is_path else [Path(name), RUNS / name]
-    try:
-        return _first_run([path for path in candidates if path.is_dir()], name)
-    except OSError as error:
-        raise unreadable(name, error) from error
-
-
-def _first_run(directories: list[Path], name: str) -> RunDirectory:
-    if not directories:
-        raise RunNotFound(f"no run at {name}", hint=_known_runs())
-    for path in directories:
-        directory = RunDirectory(path.resolve())
-        if directory.manifest.exists() or directory.events.is_dir() or directory.ranks.is_dir():
-            _check_version(directory)
-            return directory
-    path = directories[0]
-    raise RunDamaged(f"{path} is not a run directory: no manifest.json", hint=_known_runs())
-
-
 def find_loader(summary: RunSummary, name: str) -> int:
-    """Returns which of the summary's loaders `name` means, else raises LoaderNotFound.
+    """Returns the index of the loader that `name` means, else raises LoaderNotFound.
 
-    By an id, or a place as reports show it, or its end: train.py:84 for src/train.py:84.
+    `name` is an id, a line as reports show it, or its end: train.py:84 for src/train.py:84.
     """
     matches: tuple[Callable[[Loader], bool], ...] = (
         lambda loader: str(loader.id) == name,
@@ -172,19 +116,28 @@ def find_loader(summary: RunSummary, name: str) -> int:
         if matching:
             ids = ", ".join(str(summary.loaders[index].id) for index in matching)
             several = f"several loaders were built at {name}"
-            raise LoaderNotFound(several, hint=f"name one by id: {ids}")
+            raise LoaderNotFound(several, hint=f"use an id: {ids}")
     known = ", ".join(f"{loader.id} ({loader.site})" for loader in summary.loaders[:_LOADERS_NAMED])
     raise LoaderNotFound(
         f"no loader {name!r} in this run",
-        hint=f"loaders: {known}" if known else "no DataLoader was seen in it",
+        hint=f"its loaders: {known}" if known else "trainprof saw no DataLoader in it",
     )
 
 
 def summary_of(directory: RunDirectory) -> RunSummary:
-    """Returns the summary that the run left, else one of what was recorded; or RunDamaged."""
+    """Returns the saved summary of a run; without one, analyses the run and saves it."""
     from trainprof.findings.saved import saved_summary
 
-    return saved_summary(directory) or _rebuilt_summary(directory, None, None, None)
+    saved = saved_summary(directory)
+    if saved is not None:
+        return saved
+    summary = _rebuilt_summary(directory, None, None, None)
+    if summary.run.exit.reason != "running":
+        from trainprof.analysis.summary.json_text import to_jsonable
+
+        with contextlib.suppress(OSError):  # of somebody else's run, or on a full disk
+            write_json(directory.summary, to_jsonable(summary))
+    return summary
 
 
 def _rebuilt_summary(
@@ -198,26 +151,21 @@ def _rebuilt_summary(
     if directory.trials.is_dir():
         known = f"{directory.path}/trials/baseline"
         raise RunDamaged(
-            f"{directory.path} is a `tune` run: only its whole result is shown, once there is one",
-            hint=f"name one of its trials, such as {known}, or go on with: "
-            f"trainprof tune --resume {shlex.quote(str(directory.path))} SCRIPT",
+            f"{directory.path} is an unfinished `tune` run: it has no result yet",
+            hint=f"finish it: trainprof tune --resume {shlex.quote(str(directory.path))} SCRIPT; "
+            f"or show a trial, such as {known}",
         )
     try:
-        return summarize(directory, epoch=epoch, steps=steps, rules=rules)
+        with Working(sys.stderr, f"analysing {directory.path.name}"):
+            return summarize(directory, epoch=epoch, steps=steps, rules=rules)
     except OSError as error:
         raise unreadable(str(directory.path), error) from error
-
-
-def unreadable(name: str, error: OSError) -> RunDamaged:
-    return RunDamaged(
-        f"{name} cannot be read: {error.strerror or error}", hint="check its permissions"
-    )
 
 
 def rendered(
     summary: RunSummary, format: Format, *, verbose: bool, loader: int | None = None
 ) -> str:
-    """Returns a run as it is written to stdout, or one of its loaders in full."""
+    """Returns a run in a format, or one of its loaders in full."""
     if format is Format.JSON:
         from trainprof.analysis.summary.json_text import to_jsonable
 
@@ -242,22 +190,34 @@ def _rule(name: str) -> Rule:
 
     from trainprof.findings.catalogue import GONE, RULES, rule_named
 
+    typed, name = name, name.lower().replace("-", "_")
     rule = rule_named(name)
     if rule is None and name in GONE:
-        raise RuleNotFound(f"{name} is no finding any more", hint=GONE[name])
+        raise RuleNotFound(f"{name} is not a finding any more", hint=GONE[name])
     if rule is None:
         known = [known_rule.id for known_rule in RULES]
-        near = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
-        raise RuleNotFound(f"there is no finding {name!r}", hint=hint)
+        near = difflib.get_close_matches(name, known, n=1)
+        nearest = difflib.get_close_matches(name, known, n=3, cutoff=0.0)
+        hint = f"did you mean {near[0]}?" if near else f"the nearest are {', '.join(nearest)}"
+        raise RuleNotFound(f"unknown finding {typed!r}", hint=hint)
     return rule
+
+
+def _numbered(summary: RunSummary, number: int) -> Rule:
+    """Returns the rule of a finding by its number on the page."""
+    if not 1 <= number <= len(summary.findings):
+        numbered = (f"{at} {finding.id}" for at, finding in enumerate(summary.findings[:5], 1))
+        known = ", ".join(numbered) or "none"
+        raise RuleNotFound(f"this run has no finding {number}", hint=f"its findings: {known}")
+    return _rule(summary.findings[number - 1].id)
 
 
 def _explained(rule: Rule, asked: str) -> str:
     from trainprof.report.page.finding_page import render_rule
 
     page = render_rule(rule, page_of(sys.stdout))
-    return page if asked == rule.id else f"{asked} went into {rule.id}.\n\n{page}"
+    is_id = asked.lower().replace("-", "_") == rule.id
+    return page if is_id else f"{asked} is now part of {rule.id}.\n\n{page}"
 
 
 def _reasons(summary: RunSummary, rule: Rule, settings: dict[str, float]) -> str:
@@ -283,30 +243,7 @@ def _step_range(text: str | None) -> tuple[int, int] | None:
     first, last = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1 <= first <= last:
         raise typer.BadParameter(
-            f"{text!r} is not A:B, two step numbers from 1 on, the first not above the second",
+            f"{text!r} is not A:B, two step numbers from 1 on, A not above B",
             param_hint="'--steps'",
         )
     return first - 1, last
-
-
-def _check_version(directory: RunDirectory) -> None:
-    manifest = read_run_json(directory.manifest)
-    version = manifest.get("schema_version") if isinstance(manifest, dict) else None
-    if isinstance(version, int) and version > MANIFEST_SCHEMA_VERSION:
-        raise RunDamaged(
-            f"{directory.path} has format {version}; this trainprof reads up to "
-            f"{MANIFEST_SCHEMA_VERSION}",
-            hint="upgrade trainprof",
-        )
-
-
-def _known_runs() -> str:
-    try:
-        paths = [path for path in RUNS.iterdir() if not path.is_symlink()]
-        runs = [RunDirectory(path) for path in paths]
-        names = sorted(x.path.name for x in runs if x.manifest.exists() or x.ranks.is_dir())
-    except OSError:
-        names = []
-    if not names:
-        return f"there are no runs in {RUNS.absolute()}; make one with: trainprof run SCRIPT"
-    return f"runs in {RUNS}: {', '.join(names[-5:])}"

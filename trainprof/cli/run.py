@@ -1,125 +1,97 @@
-"""`trainprof run`: profiles one run of a script, reports on stderr, and ends as the script did."""
+"""`trainprof run`: profiles one run of a script, reports on stderr, and exits as the script did."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
-import typer
-
-from trainprof.cli import options
-from trainprof.cli.output import complain, page_of, write
+from trainprof.cli.options import Order, recording
+from trainprof.cli.output import Working, complain, is_terminal, page_of, write, write_line
 from trainprof.launch import signals
 from trainprof.launch.manifest import exit_reason
-from trainprof.launch.options import (
-    DEFAULT_INTERVAL_S,
-    DEFAULT_SLOW_SAMPLES,
-    DEFAULT_WAIT_THRESHOLD_S,
-    LineOptions,
-    RunOptions,
-)
+from trainprof.launch.options import LineOptions
 from trainprof.launch.outcome import Outcome, mirror_exit
 from trainprof.launch.run import FinishedRun
 from trainprof.launch.run import run as launch
-from trainprof.record.run_directory import RunDirectory, write_json
+from trainprof.record.run_directory import RANKS, RunDirectory, write_json
 
 if TYPE_CHECKING:
     from trainprof.analysis.summary.run_summary import RunSummary
 
-# Says what is written to the terminal of a run that has ended.
+# Renders what is written to stderr after the run.
 Page = Callable[["RunSummary", FinishedRun], str]
 
 
-def run(
-    script: options.Script = None,
-    arguments: options.Arguments = None,
-    output: options.Output = None,
-    module: options.Module = None,
-    interval: options.Interval = DEFAULT_INTERVAL_S,
-    max_steps: options.MaxSteps = None,
-    max_time: options.MaxTime = None,
-    wait_threshold: options.WaitThreshold = DEFAULT_WAIT_THRESHOLD_S,
-    slow_samples: options.SlowSamples = DEFAULT_SLOW_SAMPLES,
-    lines: Annotated[
-        bool,
-        typer.Option("--lines", help="Time lines too, as trainprof lines does; slows the script."),
-    ] = False,
-    cuda_sync: options.CudaSync = False,
-    rule: options.Rules = None,
-    find_syncs: options.FindSyncs = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    progress: options.Progress = False,
-    debug: options.Debug = False,
-) -> NoReturn:
-    """Profile a run of SCRIPT.
+_LINES: Final = "Time lines too, as trainprof lines does; this slows the script."
 
-    All that follows SCRIPT, or -m MODULE, belongs to the script. The exit status is the script's.
+
+def run(
+    order: Order, lines: Annotated[bool, recording("--lines", help=_LINES)] = False
+) -> NoReturn:
+    """Run SCRIPT and report where each step's time went, what to change, and the gain.
+
+    Everything after SCRIPT, or after -m MODULE, is passed to the script. trainprof prints to stderr
+    and exits with the script's status.
     """
-    run_to_end(
-        RunOptions(
-            words=options.words(script, arguments),
-            module=module,
-            output=output,
-            interval_s=interval,
-            wait_threshold_s=wait_threshold,
-            max_steps=max_steps,
-            max_time_s=max_time,
-            progress=progress,
-            lines=LineOptions() if lines else None,
-            slow_samples=slow_samples,
-            cuda_sync=cuda_sync,
-            rules=options.thresholds(rule),
-            find_syncs=find_syncs,
-        ),
-        lambda summary, _: _page(summary, verbose=verbose),
-        quiet=quiet,
-        debug=debug,
-    )
+    line_options = LineOptions() if lines else None
+    run_to_end(order, lambda summary, _: _page(summary, order), lines=line_options)
 
 
 def run_to_end(
-    order: RunOptions,
+    order: Order,
     page: Page,
     *,
+    lines: LineOptions | None,
     then: Callable[[FinishedRun], None] | None = None,
-    quiet: bool,
-    debug: bool,
 ) -> NoReturn:
-    """Runs the script, saves the summary, writes a page to stderr and ends as the script did."""
+    """Runs the script, saves the summary, writes a page to stderr and exits as the script did."""
+    bar = Working(None if order.quiet else sys.stderr, "analysing the run")
     finished = launch(
-        order,
-        at_end=_give_up_report_at_signal,
-        progress=lambda line: write(sys.stderr, f"{line}\n"),
+        replace(order.run, lines=lines),
+        at_start=lambda directory: _announce(directory, order, has_lines=lines is not None),
+        at_end=lambda directory, outcome: _give_up_report_at_signal(directory, outcome, bar),
+        progress=lambda line: write_line(sys.stderr, line),
     )
     # One report per launch: the other ranks' stand in their directories.
-    is_shown = not quiet and finished.rank in (None, 0)
+    is_shown = not order.quiet and finished.rank in (None, 0)
     try:
-        _report(finished, page if is_shown else None)
+        _report(finished, page if is_shown else None, bar)
         if then is not None:
             then(finished)
     except Exception as error:
-        if debug:
+        if order.debug:
             traceback.print_exc()
         complain(
             f"no report: {type(error).__name__}: {error}",
-            hint=f"the recording is kept in {finished.directory.path}",
+            hint=f"the recording is in {finished.directory.path}",
         )
     mirror_exit(finished.outcome)
 
 
-def _page(summary: RunSummary, *, verbose: bool) -> str:
+def _announce(directory: RunDirectory, order: Order, *, has_lines: bool) -> None:
+    """Says on a terminal, in one line, what is recorded and where."""
+    if order.quiet or not is_terminal(sys.stderr) or directory.path.parent.name == RANKS:
+        return
+    path = os.path.relpath(directory.path)
+    place = min(path, str(directory.path), key=len)
+    lines = "line times, " if has_lines else ""
+    write(sys.stderr, f"trainprof: recording steps, data loading, {lines}CPU and GPU in {place}\n")
+
+
+def _page(summary: RunSummary, order: Order) -> str:
     from trainprof.report.page import page as terminal
 
-    return terminal.render(summary, page_of(sys.stderr, verbose=verbose))
+    return terminal.render(summary, page_of(sys.stderr, verbose=order.verbose))
 
 
-def _give_up_report_at_signal(directory: RunDirectory, outcome: Outcome) -> None:
+def _give_up_report_at_signal(directory: RunDirectory, outcome: Outcome, bar: Working) -> None:
     def give_up() -> NoReturn:
+        bar.clear()
         complain("report left out", hint=f"trainprof report {shlex.quote(str(directory.path))}")
         mirror_exit(outcome)
 
@@ -127,12 +99,12 @@ def _give_up_report_at_signal(directory: RunDirectory, outcome: Outcome) -> None
 
 
 def _as_seen(summary: RunSummary, finished: FinishedRun) -> RunSummary:
-    """Completes a summary by what we saw and could not write: of a full or read-only directory."""
+    """Adds what a full or read-only directory did not take: faults, and how the script ended."""
     faults = list(dict.fromkeys([*summary.faults, *finished.faults]))
     end, outcome = summary.run.exit, finished.outcome
     if end.status is None and end.signal is None:
         seen = exit_reason(outcome)
-        # Its own log tells of an exception; without one it chose its status itself.
+        # Its own log has an exception; without one it chose its status itself.
         is_known = end.reason in ("exception", "limit", "interrupted")
         reason = end.reason if is_known else seen.replace("exception", "completed")
         detail = end.detail if end.reason in ("exception", "limit") else None
@@ -142,9 +114,7 @@ def _as_seen(summary: RunSummary, finished: FinishedRun) -> RunSummary:
     return replace(summary, run=replace(summary.run, exit=end), faults=faults)
 
 
-def _report(finished: FinishedRun, page: Page | None) -> None:
-    from trainprof.analysis.summary.json_text import to_jsonable
-    from trainprof.findings.summarize import summarize
+def _report(finished: FinishedRun, page: Page | None, bar: Working) -> None:
 
     if not finished.directory.path.is_dir():
         complain(
@@ -152,13 +122,17 @@ def _report(finished: FinishedRun, page: Page | None) -> None:
             hint=f"it was {finished.directory.path}",
         )
         return
-    summary = _as_seen(summarize(finished.directory), finished)
+    with bar:
+        from trainprof.analysis.summary.json_text import to_jsonable
+        from trainprof.findings.summarize import summarize
+
+        summary = _as_seen(summarize(finished.directory), finished)
     try:
         write_json(finished.directory.summary, to_jsonable(summary))
     except OSError as error:
         complain(
             f"summary.json cannot be written: {error.strerror or error}",
-            hint=f"what was recorded is in {finished.directory.path}",
+            hint=f"the recording is in {finished.directory.path}",
         )
     if page is not None:
         write(sys.stderr, page(summary, finished))

@@ -10,7 +10,8 @@ import typer
 from trainprof.cli import options
 from trainprof.cli.options import Format, FormatOption, at_least, seconds_between
 from trainprof.cli.output import complain, page_of, write
-from trainprof.cli.report import find_run, rendered
+from trainprof.cli.report import rendered
+from trainprof.cli.saved_runs import find_run
 
 if TYPE_CHECKING:
     from trainprof.report.progress import TimedProgress

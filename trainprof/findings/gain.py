@@ -28,7 +28,6 @@ from trainprof.analysis.summary.finding import (
 )
 from trainprof.analysis.summary.levels import LEAST_GAIN, MANY_STEPS, percent
 from trainprof.analysis.timeline.iterations import TRAINING
-from trainprof.findings.wording import span
 
 if TYPE_CHECKING:
     from trainprof.findings.rule import Rule
@@ -350,7 +349,10 @@ def needless_finding(
     if context.is_on_device or not all(note.from_start for note in gradients):
         gain = outside_steps(context, saved_s[2], with_warmup=True)
     evidence = {"unused_share_of_backward": unused, "mixed_share_of_backward": mixed}
-    title = f"{title}: about {span(saved_s[1])}, {percent(part)} of training"
+    cost = context.of_step(saved_s[1], "backward")
+    if context.is_on_device:
+        cost = f"{percent(part)} of {context.summary.time_of_devices}"
+    title = f"{title}: {cost}"
     return plain_finding(rule, title, gain, evidence=evidence, **said)
 
 

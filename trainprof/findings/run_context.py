@@ -21,12 +21,13 @@ from trainprof.analysis.statistics.step_noise import (
     share_half_width,
 )
 from trainprof.analysis.summary.code import MAKING, HotLine, hottest
-from trainprof.analysis.summary.levels import MANY_STEPS, MOST_NOISE, percent
+from trainprof.analysis.summary.levels import MANY_STEPS, MOST_NOISE, pair, percent
 from trainprof.analysis.summary.loader import cost_s, starts_s, total_s
 from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
 from trainprof.findings.loading.model_inputs import without_others
 from trainprof.findings.loading.waiting import Cause, Limits, cause_of, runnable_share
+from trainprof.findings.wording import span
 
 # All of the analysis hangs on them, which `report` of a saved run does without.
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ _CROWDED_FROM_SHARE: Final = 0.1
 # Of training, that workers need at least to make all of a loader's batches: one beside it that is
 # waited for may hide that.
 _HIDDEN_FROM_SHARE: Final = 0.25
+# Of the time under some ledger keys: with less of it in steady steps it has no part of a step.
+_IN_STEPS_SHARE: Final = 0.5
 # Of steps, a part that would be nearly all of them.
 _MOST_OF_STEPS: Final = 0.99
 
@@ -255,6 +258,34 @@ class RunContext:
         share = seconds / self.settled_s if self.settled_s > 0 else 0.0
         return f"{percent(share)} of {self.summary.time_of_devices}"
 
+    def step_part(
+        self, seconds: float, *keys: str, once_s: float = 0.0
+    ) -> tuple[float, float] | None:
+        """Returns what some seconds of training are in a steady step, and that step.
+
+        None where most of what the ledger keys have lies outside of steady steps.
+
+        Args:
+            keys: Of the ledger: what the seconds are part of.
+            once_s: Of those keys' time, what does not come again.
+        """
+        per_step = self.summary.training.per_step_s or {}
+        step_s, in_step_s = sum(per_step.values()), sum(per_step.get(key, 0.0) for key in keys)
+        lasting_s = sum(self.training.get(key, 0.0) for key in keys) - once_s
+        in_steps_s = in_step_s * self.summary.training.steps
+        if step_s <= 0 or lasting_s <= 0 or in_steps_s < _IN_STEPS_SHARE * lasting_s:
+            return None
+        return in_step_s * min(seconds / lasting_s, 1.0), step_s
+
+    def of_step(self, seconds: float, *keys: str, once_s: float = 0.0) -> str:
+        """Returns `step_part` in words: "6.00 ms of each 95.0 ms step (6 %)"."""
+        known = self.step_part(seconds, *keys, once_s=once_s)
+        part_s, whole_s = known or (seconds, self.settled_s)
+        share = percent(part_s / whole_s if whole_s > 0 else 0.0)
+        if known is None:
+            return f"{pair(part_s, whole_s)} of {self.summary.time_of_devices} ({share})"
+        return f"{span(part_s)} of each {span(whole_s)} step ({share})"
+
     @property
     def is_on_device(self) -> bool:
         return self.summary.run.is_on_device
@@ -271,8 +302,8 @@ class RunContext:
 
     def builder(self) -> BuilderSettings | None:
         """Returns who builds the loaders that feed training, where it is told how, and is one."""
-        builders = {feeder.loader.built_by for feeder in self.feeding}
-        return settings_of(builders.pop()) if len(builders) == 1 else None
+        builders = {feeder.loader.built_by: feeder.loader.builder_lacks for feeder in self.feeding}
+        return settings_of(*builders.popitem()) if len(builders) == 1 else None
 
     def threads_of_training(self) -> int | None:
         """Returns how many threads the training process had, as the system counts them."""

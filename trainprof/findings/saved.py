@@ -72,6 +72,8 @@ def _renamed(summary: RunSummary) -> RunSummary:
 def _is_outdated(directory: RunDirectory) -> bool:
     try:
         written_ns = directory.summary.lstat().st_mtime_ns
-        return any(log.lstat().st_mtime_ns > written_ns for log in log_paths(directory.events))
+        rooms = [directory.events, *directory.ranks.glob("*/events")]
+        logs = (log for room in rooms for log in log_paths(room))
+        return any(log.lstat().st_mtime_ns > written_ns for log in logs)
     except OSError:
         return False

@@ -8,18 +8,19 @@ from dataclasses import replace
 from trainprof.analysis.run.evidence import Evidence
 from trainprof.analysis.run.one_process import ProcessNumbers
 from trainprof.analysis.run.ranks import common_faults
+from trainprof.analysis.run.recording import manifest_of_first
 from trainprof.analysis.run.run_numbers import RunNumbers, first_process, run_numbers
 from trainprof.analysis.summary.finding import IN_NOISE, SOME_RANKS, Finding, PassedOver
-from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.catalogue import RULES, rule_settings, with_usual
 from trainprof.findings.combined_speedup import together
 from trainprof.findings.diagnose import Diagnosis, diagnose, ranked
 from trainprof.findings.distributed import slow_rank
 from trainprof.findings.gain import least_gain
+from trainprof.findings.loading.script_option import ScriptFiles, with_flag
 from trainprof.findings.loop import slow_validation
 from trainprof.findings.run_context import RunContext, context_of_process
-from trainprof.findings.verdict import verdict
+from trainprof.findings.verdict import verdict, with_finding
 from trainprof.record.run_directory import RunDirectory
 
 
@@ -37,15 +38,16 @@ def summarize(
         rules: Thresholds of findings by name, in place of those of the run.
 
     Raises:
-        NothingThere: If there is no such epoch, or no such steps.
+        NothingThere: If the run has no such epoch or steps.
     """
     run = run_numbers(directory, epoch=epoch, steps=steps)
     judged = [_judged(rank, rules) for rank in run.ranks]
     first = judged[0]
     settings = _settings(run.ranks[0], rules)
+    files = ScriptFiles.of(manifest_of_first(directory))
     summary = replace(
         run.summary,
-        findings=first.findings,
+        findings=[with_flag(finding, files) for finding in first.findings],
         passed_over=first.passed_over,
         findings_from=first.findings_from,
         rules=[rule.id for rule in RULES],
@@ -54,17 +56,17 @@ def summarize(
         verdict=verdict(_with_evaluation_call(run.evidence, settings)),
     )
     if not run.summary.ranks:
-        return summary
+        return _with_headline(summary)
     in_all_ranks = [
         finding
-        for finding in first.findings
+        for finding in summary.findings
         if all(
             any((x.id, x.site) == (finding.id, finding.site) for x in rank.findings)
             for rank in judged[1:]
         )
     ]
     # The others hold one of the ranks up.
-    others = [PassedOver(x, SOME_RANKS) for x in first.findings if x not in in_all_ranks]
+    others = [PassedOver(x, SOME_RANKS) for x in summary.findings if x not in in_all_ranks]
     summary = replace(
         summary,
         findings=in_all_ranks,
@@ -73,13 +75,17 @@ def summarize(
         together=None,
         faults=common_faults(rank.faults for rank in judged),
     )
-    return _with_slow_rank(summary, run, rules)
+    return _with_headline(_with_slow_rank(summary, run, rules))
+
+
+def _with_headline(summary: RunSummary) -> RunSummary:
+    return replace(summary, verdict=with_finding(summary.verdict, summary.findings))
 
 
 def context_of(directory: RunDirectory) -> RunContext | None:
     """Returns what the findings of a run rest on, of several ranks of the first.
 
-    None where there is none: lines were timed, or devices waited for.
+    None where lines were timed, or devices synchronized.
     """
     numbers = first_process(directory)
     return _context(numbers, _settings(numbers, None))
@@ -90,7 +96,7 @@ def _settings(numbers: ProcessNumbers, rules: Mapping[str, float] | None) -> dic
 
 
 def _context(numbers: ProcessNumbers, settings: Mapping[str, float]) -> RunContext | None:
-    """None where lines were timed or devices waited for: that slows parts, and not alike."""
+    """None where lines were timed or devices synchronized: that slows parts, and not alike."""
     if numbers.evidence.has_timed_lines or numbers.evidence.was_synchronized:
         return None
     return context_of_process(numbers, settings)
@@ -148,14 +154,8 @@ def _with_slow_rank(
         return summary
     own = replace(worst.summary, stragglers=summary.stragglers)
     diagnosis = diagnose(replace(context, summary=own), [slow_rank.RULE])
-    findings, headline = diagnosis.findings, summary.verdict
-    if findings and headline.bottleneck in ("compute", "none"):
-        share = percent(findings[0].evidence["held_up_share"])
-        waiting = f"ranks wait for another one in {share} of training, as a rule in backward"
-        headline = replace(headline, headline=f"{headline.headline}; {waiting}")
     return replace(
         summary,
-        findings=ranked([*summary.findings, *findings]),
+        findings=ranked([*summary.findings, *diagnosis.findings]),
         passed_over=[*summary.passed_over, *diagnosis.passed_over],
-        verdict=headline,
     )

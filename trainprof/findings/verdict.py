@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from trainprof.analysis.run.evidence import DeviceEvidence, Evidence
-from trainprof.analysis.stacks.python_in_model import TOLD_FROM_SHARE
 from trainprof.analysis.statistics.step_noise import pace_half_width, share_half_width
 from trainprof.analysis.summary.code import OutsideLoop
 from trainprof.analysis.summary.device import AFTER_WARMUP
+from trainprof.analysis.summary.finding import Finding, is_small
 from trainprof.analysis.summary.levels import (
     HIGH_SHARE,
-    MANY_STEPS,
     MODERATE_SHARE,
     pair,
     percent,
-    percent_apart,
+    sentence,
 )
 from trainprof.analysis.summary.loader import Loader, cost_s
-from trainprof.analysis.summary.run import COMPILE_KEY, COMPUTE_KEYS, Verdict
+from trainprof.analysis.summary.run import BOTTLENECK_KEYS, COMPILE_KEY, COMPUTE_KEYS, Verdict
 from trainprof.analysis.timeline.ledger import ELSEWHERE, LOADER_KEYS
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.analysis.timeline.step_table import StepTable
-from trainprof.findings.wording import number_of
+from trainprof.findings.wording import number_of, span
 
 # Start-up is named only in runs that are meant to be long, and when it is most of them.
 STARTUP_SHARE: Final = 0.5
 STARTUP_MIN_WALL_S: Final = 60.0
 
-# A steady step's share may differ so much from that of all training to stand beside it.
-_SAME_SHARE: Final = 0.15
-# Of the waiting for all loaders: one that has so much of it is the one that is waited for.
+# A part whose share of a steady step is this much of its share of training lies in steps.
+_IN_STEPS_SHARE: Final = 0.5
+# A headline names no part of less.
+_NAMED_FROM: Final = 0.1
+# Of the waiting for all loaders: the others are not worth a word.
 _ALONE_SHARE: Final = 0.9
 _STARTS: Final = tuple(key for key in LOADER_KEYS if key != "data_wait")
 _HOST_KEYS: Final = ("other", "gc")
@@ -56,63 +57,71 @@ _CAUSE_OF: Final = {
     "checkpoint": "checkpoint_s",
     _COMPILING: "compile_s",
 }
-_NEXT_WORDS: Final = {
-    "data": "waiting for data",
-    "transfer": "copying",
-    "sync": "waiting for values",
-    "host": "Python between the parts of a step",
-    "checkpoint": "checkpoints",
-    "evaluation": "evaluation",
-    _COMPILING: "torch.compile, which compiles again,",
+_LEADS: Final = {
+    "data": "Data loading is the bottleneck",
+    "transfer": "Copying is the bottleneck",
+    "sync": "Synchronizing calls are the bottleneck",
+    "host": "Python in the loop is the bottleneck",
+    "checkpoint": "Checkpoints are the bottleneck",
+    "evaluation": "Validation is the bottleneck",
+    "communication": "Communication is the bottleneck",
+    "startup": "Start-up is the bottleneck",
+    _COMPILING: "Compiling is the bottleneck",
+}
+_COMPUTING: Final = {
+    "forward": ("forward",),
+    "loss": ("loss",),
+    "backward": ("backward", "recompute"),
+    "optimizer": ("optimizer", "zero_grad"),
 }
 # Of the mean of few steps, however uncertain that is.
 _LEAST_PACE: Final = 0.1
-_LONGER: Final = "run it longer, e.g. --max-steps 30"
-_LAUNCHING: Final = "small pieces of work, given out too slowly"
+_LONGER: Final = "Run longer, e.g. with --max-steps 30."
 
 
 def verdict(evidence: Evidence) -> Verdict:
     """Names the largest part of training that is not computing, if it is large enough.
 
     Where computing is most of the time and nothing else reaches HIGH_SHARE, it is `compute`, and
-    the level tells how far the loop is bound by its data: not or moderately. Of few steps it is
-    told where their intervals exclude any other.
+    the level says how far the loop is bound by its data: not or moderately. Few steps get a verdict
+    where their intervals exclude any other.
     """
     if evidence.has_timed_lines:
-        return Verdict(
-            "unknown",
-            "NO VERDICT: line timing slows the script, some of its parts more than others",
-        )
+        return Verdict("unknown", "No verdict: line timing slows some parts more than others.")
     if evidence.was_synchronized:
-        return Verdict(
-            "unknown",
-            "NO VERDICT: --cuda-sync measures each phase by itself, and nothing overlaps",
-        )
+        text = "No verdict: --cuda-sync runs each phase alone, so nothing overlaps."
+        return Verdict("unknown", text)
     if evidence.steps.steps == 0 and evidence.training.get("evaluation", 0) > 0:
         site = evidence.evaluation_site
-        text = "NO TRAINING STEPS: no backward and no parameter update was seen, only inference"
-        return Verdict("unknown", f"{text} over {site}" if site else text, None, None, site)
+        over = f" over {site}" if site else ""
+        text = f"No training step seen: inference{over}, no backward and no optimizer call."
+        return Verdict("unknown", text, None, None, site)
     if evidence.steps.steady_steps < MIN_STEADY_STEPS:
         counted = number_of(evidence.steps.steady_steps, "steady step")
-        longer = f": {_LONGER}" if evidence.steps.steps else ""
-        return Verdict(
-            "unknown",
-            f"NOT ENOUGH DATA for a verdict: {counted} seen, {MIN_STEADY_STEPS} needed{longer}",
-        )
+        longer = f" {_LONGER}" if evidence.steps.steps else ""
+        text = f"Too few steps for a verdict: {counted}, {MIN_STEADY_STEPS} needed.{longer}"
+        return Verdict("unknown", text)
     if evidence.wall_s >= STARTUP_MIN_WALL_S:
         share = evidence.startup_s / evidence.wall_s
         if share > STARTUP_SHARE:
             place, site = _first_of_startup(evidence.startup)
-            return Verdict(
-                "startup",
-                f"START-UP: {evidence.startup_s:.1f} of {evidence.wall_s:.1f} s passed before the "
-                f"first batch, {percent(share)} of the run{place}",
-                "highly",
-                share,
-                site,
+            text = (
+                f"{_LEADS['startup']}: {evidence.startup_s:.1f} of {evidence.wall_s:.1f} s "
+                f"({percent(share)}) pass before the first batch{place}."
             )
+            return Verdict("startup", text, "highly", share, site)
     few = evidence.few_steps
     return _largest(evidence) if few is None else _of_few(evidence, few)
+
+
+def with_finding(verdict: Verdict, findings: Sequence[Finding]) -> Verdict:
+    """Returns the verdict with the first finding as its headline, unless that gains little."""
+    if not findings or is_small(findings[0]) or verdict.bottleneck == "unknown":
+        return verdict
+    keys = BOTTLENECK_KEYS.get(verdict.bottleneck, ())
+    is_named = verdict.level == "highly" and set(keys) & set(findings[0].traits.keys)
+    lead = f"{_LEADS[verdict.bottleneck]}. " if is_named and verdict.bottleneck in _LEADS else ""
+    return replace(verdict, headline=f"{lead}{sentence(findings[0].title)}")
 
 
 def _of_few(evidence: Evidence, steps: StepTable) -> Verdict:
@@ -128,10 +137,10 @@ def _of_few(evidence: Evidence, steps: StepTable) -> Verdict:
     if all(same):
         return largest
     counted = number_of(evidence.steps.steady_steps, "steady step")
-    why = f"which differ too much, {MANY_STEPS} are enough"
-    if not same[0]:
-        why = "and the first ones and starts of epochs take too much of training"
-    return Verdict("unknown", f"NOT ENOUGH DATA for a verdict: {counted} seen, {why}: {_LONGER}")
+    why = "the first steps and loader starts take most of training"
+    if same[0]:
+        why = f"{counted} differ too much"
+    return Verdict("unknown", f"Too few steps for a verdict: {why}. {_LONGER}")
 
 
 def _within_intervals(evidence: Evidence, steps: StepTable) -> Iterator[Evidence]:
@@ -192,9 +201,9 @@ def _first_of_startup(startup: OutsideLoop | None) -> tuple[str, str | None]:
     line = next((line for line in startup.lines if line.site is not None), None)
     package = next(iter(startup.imports), None)
     if line is not None and (package is None or line.seconds >= package.seconds):
-        return f": {line.seconds:.1f} s at {line.site}", line.site
+        return f", {line.seconds:.1f} s of it at {line.site}", line.site
     if package is not None:
-        return f": {package.seconds:.1f} s importing {package.package}", package.site
+        return f", {package.seconds:.1f} s of it importing {package.package}", package.site
     return "", None
 
 
@@ -203,6 +212,7 @@ def _of_device(evidence: Evidence, device: DeviceEvidence) -> Verdict:
         device,
         training_s=evidence.training_s,
         evaluation_s=evidence.training.get("evaluation", 0.0),
+        step_s=evidence.steps.step_s.mean if evidence.steps.step_s else None,
         sites={
             "data": _feeding_site(evidence),
             "transfer": evidence.transfer_site,
@@ -214,23 +224,22 @@ def _of_device(evidence: Evidence, device: DeviceEvidence) -> Verdict:
 
 
 def _of_host(evidence: Evidence, level: str | None = None) -> Verdict:
-    shares = _shares(evidence)
-    compute = shares.pop("compute")
+    of_training = _shares(evidence)
+    shares = of_training | _shares_in_steps(evidence, of_training)
+    compute = shares.pop(_COMPUTE)
     name = max(shares, key=lambda key: shares[key])
     share = shares[name]
-    if share >= HIGH_SHARE or (share >= MODERATE_SHARE and compute < 0.5):
-        return _named(evidence, name, share, _level(evidence, name, share))
-    if compute >= 0.5:
+    if share >= HIGH_SHARE or (share >= MODERATE_SHARE and compute < _MOST):
+        return _named(evidence, name, share, of_training[name])
+    if compute >= _MOST:
         level = level or ("moderately" if shares["data"] >= MODERATE_SHARE else "not")
-        headline, share = _compute_headline(evidence, compute, level, name, share)
+        headline, share = _compute_headline(evidence, of_training[_COMPUTE])
         return Verdict(_COMPUTE, headline, level, share)
-    return Verdict(
-        "none", f"NOTHING STANDS OUT: no part takes {percent(MODERATE_SHARE)} of training"
-    )
+    return Verdict("none", f"No single bottleneck: {_largest_part(evidence)}.")
 
 
 def _level(evidence: Evidence, name: str, share: float) -> str:
-    """On an accelerator that tells nothing the host's waits may have cost nothing."""
+    """On an accelerator without device times, the host's waits may have cost nothing."""
     is_sure = not (evidence.has_device and name in _HIDDEN_BY_A_DEVICE)
     return "highly" if share >= HIGH_SHARE and is_sure else "moderately"
 
@@ -257,7 +266,32 @@ def _shares(evidence: Evidence) -> dict[str, float]:
     return shares
 
 
-def _named(evidence: Evidence, name: str, share: float, level: str) -> Verdict:
+def _shares_in_steps(evidence: Evidence, shares: Mapping[str, float]) -> dict[str, float]:
+    """Returns what Python and computing take by steady steps: the same in a short and a long run.
+
+    Python between steps counts by itself. {} with few steps, which are judged by intervals.
+    """
+    steady, step = evidence.steps.per_step_s, evidence.steps.step_s
+    is_known = steady and step and step.mean > 0 and evidence.training_s > 0
+    if not is_known or evidence.few_steps is not None or evidence.collectives:
+        return {}
+    assert steady
+    assert step
+    in_step = {
+        name: sum(steady.get(key, 0.0) for key in _parts(evidence)[name]) / step.mean
+        for name in ("host", _COMPUTE)
+    }
+    steps_share = evidence.steps.steps * step.mean / evidence.training_s
+    between = max(shares["host"] - in_step["host"] * steps_share, 0.0)
+    inside = max(1.0 - shares["evaluation"] - shares["checkpoint"] - between, 0.0)
+    return {
+        "host": max(in_step["host"] * inside, between),
+        _COMPUTE: in_step[_COMPUTE] * inside,
+    }
+
+
+def _named(evidence: Evidence, name: str, share: float, of_training: float) -> Verdict:
+    """Returns the verdict on a part. Its `share` decides; what is reported is that of training."""
     describe = {
         "data": _data_headline,
         "evaluation": _evaluation_headline,
@@ -265,21 +299,38 @@ def _named(evidence: Evidence, name: str, share: float, level: str) -> Verdict:
         "host": _host_headline,
         "communication": _communication_headline,
     }[name]
-    headline, site = describe(evidence, share)
-    if evidence.has_device and name in _HIDDEN_BY_A_DEVICE:
-        headline += "; whether the device worked meanwhile is not known"
-    return Verdict(name, headline, level, share, site)
+    level = _level(evidence, name, share)
+    fact, site = describe(evidence, of_training)
+    headline = f"{_LEADS[name]}: {fact}."
+    if share < HIGH_SHARE:
+        headline = f"No single bottleneck: {_largest_part(evidence)}."
+    elif evidence.has_device and name in _HIDDEN_BY_A_DEVICE:
+        headline += " Whether the GPU worked during that time is unknown."
+    return Verdict(name, headline, level, of_training, site)
+
+
+def _largest_part(evidence: Evidence) -> str:
+    spent = evidence.steps.per_step_s or evidence.training
+    groups = {**_parts(evidence), **_COMPUTING, "copying": ("transfer",), "syncs": ("sync",)}
+    del groups[_COMPUTE]
+    words = {"data": "waiting for data", "host": "Python in the loop", "evaluation": "validation"}
+    seconds = {name: sum(spent.get(key, 0.0) for key in keys) for name, keys in groups.items()}
+    name = max(seconds, key=lambda name: seconds[name])
+    share = seconds[name] / (sum(spent.values()) or 1.0)
+    what = "a step" if evidence.steps.per_step_s else "training"
+    return f"the largest part of {what} is {words.get(name, name)}, {percent(share)}"
 
 
 def _data_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     site = _feeding_site(evidence)
     part = _share_of_site(evidence, site)
-    is_alone = part >= _ALONE_SHARE
-    where = (site or "its data") if is_alone else "its loaders"
-    prefix = "" if _level(evidence, "data", share) == "highly" else "MODERATELY "
-    text = f"{prefix}DATA-BOUND: the loop waits for {where} in {percent(share)} of training time"
-    text += _in_figures(evidence, LOADER_KEYS, share)
-    return text if is_alone else f"{text}, {percent(part)} of it for {site}", site
+    step = _in_step(evidence, LOADER_KEYS, share)
+    whole = step or _in_training(evidence, LOADER_KEYS)
+    loader = "data" if site is None or part < _ALONE_SHARE else f"the loader at {site}"
+    text = f"each step waits {whole.replace(' of ', ' of its ')} for {loader}"
+    if step is None:
+        text = f"{whole} is waiting for {loader}, mostly while it starts"
+    return text if part >= _ALONE_SHARE else f"{text}, {percent(part)} of it at {site}", site
 
 
 def _share_of_site(evidence: Evidence, site: str | None) -> float:
@@ -302,7 +353,7 @@ def _feeding_site(evidence: Evidence) -> str | None:
 def _costs_by_site(evidence: Evidence) -> dict[str, float]:
     """Returns what training spends on the loaders of each line, as a mean over ranks, s."""
     feeding, ranks = _feeding(evidence), max(evidence.ranks, 1)
-    # Workers may be ended, too, as the script is: that is no part of training.
+    # Workers that end with the script are outside of training.
     ended_s = sum(loader.end_s for loader in feeding) / ranks
     ends_share = (
         min(evidence.training.get("loader_end", 0.0) / ended_s, 1.0) if ended_s > 0 else 0.0
@@ -320,106 +371,85 @@ def _feeding(evidence: Evidence) -> list[Loader]:
 
 def _evaluation_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     call, site = evidence.evaluation_call, evidence.evaluation_site
-    seconds = evidence.training.get("evaluation", 0.0)
-    where = f", called at {call}" if call else f" over {site}" if site else ""
-    text = f"EVALUATION: it takes {percent(share)} of training time{where}, {seconds:.1f} s"
-    return text, call or site
+    where = f", called at {call}" if call else f", over {site}" if site else ""
+    return f"{_in_training(evidence, ('evaluation',))}{where}", call or site
 
 
 def _checkpoint_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     site = evidence.checkpoints.site
-    seconds = evidence.training.get("checkpoint", 0.0)
     at, calls = f" at {site}" if site else "", evidence.checkpoints
     saves = [calls.called] if calls.saves or not calls.loads else []
     called = " and ".join((*saves, "torch.load") if calls.loads else saves)
-    takes = f"{'take' if ' and ' in called else 'takes'} {percent(share)} of training time"
-    return f"CHECKPOINTS: {called}{at} {takes}, {seconds:.1f} s", site
+    take = "take" if " and " in called else "takes"
+    return f"{called}{at} {take} {_in_training(evidence, ('checkpoint',))}", site
 
 
 def _host_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
-    collecting = evidence.training.get("gc", 0.0)
-    is_collecting = collecting > evidence.training.get("other", 0.0)
-    between = "between loading, forward, backward and optimizer"
-    text = f"PYTHON-BOUND: Python code {between} takes {percent(share)} of training time"
+    is_collecting = evidence.training.get("gc", 0.0) > evidence.training.get("other", 0.0)
+    step = None if evidence.collectives else _in_step(evidence, _HOST_KEYS, share)
+    text = f"it takes {step} a step"
+    if step is None:
+        text = f"it takes {_in_training(evidence, _HOST_KEYS, share)}, mostly outside of steps"
     if evidence.waits_at is not None:
-        text = (
-            f"WAIT-BOUND: {between} the loop waits for another thread or process at "
-            f"{evidence.waits_at}: {percent(share)} of training time"
-        )
-    if is_collecting:
-        text = (
-            "PYTHON-BOUND: Python's garbage collection, and code between the parts of a step, take "
-            f"{percent(share)} of training time"
-        )
-    if evidence.collectives:
-        text += f", {pair(share * evidence.training_s, evidence.training_s)}"
-    else:
-        text += _in_figures(evidence, _HOST_KEYS, share)
-    if evidence.other_place and evidence.other_place != ELSEWHERE and not is_collecting:
-        text += f", most of it {evidence.other_place}"
+        text += f", waiting for another thread or process at {evidence.waits_at}"
+    elif is_collecting:
+        text += ", mostly garbage collection"
+    elif evidence.other_place and evidence.other_place != ELSEWHERE:
+        text += f", mostly {evidence.other_place}"
     ahead = [x for x in evidence.loaders if x.role == "training" and x.thread != "training"]
     if ahead:
-        text += f"; {ahead[0].site} is read on another thread: waiting for that thread is in it"
+        text += f". Another thread reads {ahead[0].site}: waiting for it is included"
     return text, None
 
 
 def _communication_headline(evidence: Evidence, share: float) -> tuple[str, str | None]:
     worst = evidence.collectives[0]
     text = (
-        f"COMMUNICATION: calls of torch.distributed take {percent(share)} of training time, "
-        f"{pair(evidence.communication_s, evidence.training_s)}, most of it {worst.function} at "
-        f"{worst.site}; waiting for slower ranks is in it"
+        f"torch.distributed calls take {_in_training(evidence, (), share)}, most of it "
+        f"{worst.function} at {worst.site}. Waiting for slower ranks is included"
     )
     return text, worst.site
 
 
-def _in_figures(evidence: Evidence, keys: tuple[str, ...], share: float) -> str:
-    """Returns what a share of training is in time: of a steady step, or else where that is far off.
+def _in_step(evidence: Evidence, keys: tuple[str, ...], share: float) -> str | None:
+    """Returns a part in time of a steady step; None where most of it lies outside of steps.
 
     Args:
-        keys: Of the ledger, that it is the share of.
+        share: Of training.
     """
     steady, step = evidence.steps.per_step_s, evidence.steps.step_s
-    if steady and step and step.mean > 0:
-        part_s = sum(steady.get(key, 0.0) for key in keys)
-        if abs(part_s / step.mean - share) <= _SAME_SHARE:
-            apart = percent_apart(part_s, step.mean, share)
-            return f", {pair(part_s, step.mean)} a step{apart}"
+    if not steady or not step or step.mean <= 0:
+        return None
+    part_s = sum(steady.get(key, 0.0) for key in keys)
+    is_in_steps = part_s / step.mean >= _IN_STEPS_SHARE * share
+    return pair(part_s, step.mean) if is_in_steps else None
+
+
+def _in_training(evidence: Evidence, keys: tuple[str, ...], share: float | None = None) -> str:
+    whole_s = evidence.training_s
     part_s = sum(evidence.training.get(key, 0.0) for key in keys)
-    return f", {pair(part_s, evidence.training_s)}"
+    part_s = part_s if share is None else share * whole_s
+    return f"{pair(part_s, whole_s)} of training ({percent(part_s / (whole_s or 1.0))})"
 
 
-def _compute_headline(
-    evidence: Evidence, compute: float, level: str, name: str, share: float
-) -> tuple[str, float]:
-    what, of_headline = "forward, backward and optimizer", compute
-    if evidence.has_device:
-        what += " with waiting for the GPU or copying"
-    text = f"COMPUTE-BOUND, {level} data-bound: {what} take {percent(compute)} of training time"
+def _compute_headline(evidence: Evidence, compute: float) -> tuple[str, float]:
     compiling = evidence.training.get(COMPILE_KEY, 0.0) / (evidence.training_s or 1.0)
     if compiling >= HIGH_SHARE:
-        of_headline = compiling
-        text = (
-            f"COMPILE-BOUND: torch.compile takes {percent(compiling)} of training time; {what} "
-            f"without it take {percent(max(compute - compiling, 0.0))}"
-        )
-    python = None if evidence.has_device else evidence.python_in_model
-    in_python = python.total_s / (evidence.training_s or 1.0) if python is not None else 0.0
-    if in_python >= TOLD_FROM_SHARE:
-        text += f", Python code inside them about {percent(in_python)} of it"
-    loss = evidence.loss_in_loop_s / (evidence.training_s or 1.0)
-    if loss >= TOLD_FROM_SHARE and evidence.loss_at is not None:
-        text += f", {percent(loss)} in the loss or a metric at {evidence.loss_at}"
-    words = {
-        "data": "starting the loaders" if level == "not" else "waiting for data",
-        "evaluation": "evaluation",
-        "checkpoint": "checkpoints",
-        "host": "Python between them",
-        "communication": "calls of torch.distributed",
+        whole = _in_training(evidence, (COMPILE_KEY,))
+        return f"{_LEADS[_COMPILING]}: torch.compile takes {whole}.", compiling
+    spent = evidence.steps.per_step_s or evidence.training
+    whole_s = sum(spent.values()) or 1.0
+    groups = {**_COMPUTING, "waiting for the GPU": _DEVICE_KEYS if evidence.has_device else ()}
+    shares = {
+        name: sum(spent.get(key, 0.0) for key in keys) / whole_s for name, keys in groups.items()
     }
-    if share >= MODERATE_SHARE:
-        return f"{text}; next comes {words[name]} with {percent(share)}", of_headline
-    return f"{text}; nothing else reaches {percent(MODERATE_SHARE)}", of_headline
+    named = [name for name in shares if shares[name] >= _NAMED_FROM]
+    *names, last = named or ["forward, backward and optimizer"]
+    what = f"{', '.join(names)} and {last}" if names else last
+    share = sum(shares[name] for name in named or shares)
+    be = "are" if names or not named else "is"
+    of = "a step" if evidence.steps.per_step_s else "training"
+    return f"Compute-bound: {what} {be} {percent(share)} of {of}.", compute
 
 
 def device_verdict(
@@ -428,30 +458,31 @@ def device_verdict(
     training_s: float,
     evaluation_s: float,
     sites: Mapping[str, str | None],
+    step_s: float | None = None,
 ) -> Verdict:
     """Names what keeps the device from working, if it is large enough.
 
-    What is idle for certain is counted; the gaps between kernels, where looks tell them, are the
+    What is idle for certain is counted; the gaps between kernels, where samples show them, are the
     host's. Where the device keeps up with the host, so is all the time in which it may have been
-    idle while the host gave out work, compiling and warm-up left out: however much of it the device
-    worked, it would have waited for the host.
+    idle while the host launched kernels, without compiling and warm-up: however much of it the
+    device worked, it would have waited for the host.
 
     Args:
         evaluation_s: Of `training_s`, in evaluation, idle or not.
         sites: The user's line by bottleneck, where there is one.
+        step_s: A mean steady step.
     """
     low, high = device.busy
     settled_s = (1 - device.warmup) * training_s
-    time = AFTER_WARMUP if device.warmup else "training time"
-    at_work = f"the device was at work in {_interval(low, high)} of {time}"
-    if low >= DEVICE_BOUND_SHARE:
-        headline = (
-            f"GPU-BOUND: the device was at work in at least {percent(low)} of {time}; "
-            f"faster loading or less Python would gain at most {percent(1 - low)}"
-        )
-        return Verdict(_COMPUTE, headline, "not", low)
     shares = {name: device.idle.get(cause, 0.0) for name, cause in _CAUSE_OF.items()}
     shares["evaluation"] = evaluation_s / (settled_s or 1.0)
+    of = AFTER_WARMUP if device.warmup else "training time"
+    if step_s and shares["evaluation"] < _NAMED_FROM:
+        of = f"each {span(step_s)} step"
+    busy = f"the GPU is busy {_interval(low, high)} of {of}"
+    if low >= DEVICE_BOUND_SHARE:
+        text = f"GPU-bound: the GPU is busy at least {percent(low)} of {of}."
+        return Verdict(_COMPUTE, text, "not", low)
     launching = device.launching
     shares["host"] += launching
     name = max(shares, key=lambda key: shares[key])
@@ -459,52 +490,32 @@ def device_verdict(
     computing = high - device.given_out
     if share >= HIGH_SHARE or (share >= MODERATE_SHARE and computing < _MOST):
         level = "highly" if share >= HIGH_SHARE else "moderately"
+        site, most = sites.get(name), f"{percent(share)} of {of}"
         if name == "host" and launching > share / 2:
-            headline = _launch_headline(at_work, share, keeps_up=device.keeps_up)
-            return Verdict("host", headline, level, share)
-        site = sites.get(name)
-        in_time = f"{percent(share)} of {time}"
-        headline = _headline(name, share, in_time, share * settled_s, settled_s, site)
-        return Verdict("host" if name == _COMPILING else name, headline, level, share, site)
-    is_launching = name == "host" and launching > share / 2
-    next_words = _LAUNCHING if is_launching else _NEXT_WORDS[name]
-    following = f"; next comes {next_words} with {percent(share)}"
-    following = following if share >= MODERATE_SHARE else ""
+            site = None
+            text = f"Launch-bound: the GPU is idle up to {most}, between small kernels."
+        else:
+            text = f"{_LEADS[name]}: {_idle_words(name, most, site)}."
+        if share < _NAMED_FROM:
+            text = f"No single bottleneck: {busy}."
+        return Verdict("host" if name == _COMPILING else name, text, level, share, site)
     if low >= _MOST:
         level = "moderately" if shares["data"] >= MODERATE_SHARE else "not"
-        return Verdict(
-            "compute", f"COMPUTE-BOUND, {level} data-bound: {at_work}{following}", level, low
-        )
-    return Verdict(
-        "unknown", f"NO VERDICT: {at_work}: what it was idle for is not known well enough"
-    )
+        return Verdict(_COMPUTE, f"Compute-bound: {busy}.", level, low)
+    return Verdict("unknown", f"No verdict: {busy}. What it idles for is unknown.")
 
 
-def _headline(
-    name: str, share: float, in_time: str, idle_s: float, settled_s: float, site: str | None
-) -> str:
+def _idle_words(name: str, most: str, site: str | None) -> str:
     at = f" at {site}" if site else ""
-    over = f" over {site}" if site else ""
-    in_training = f"in {in_time}, {pair(idle_s, settled_s)}"
-    if name == "evaluation":
-        return f"EVALUATION: it takes {in_time}{over}, {idle_s:.1f} s"
-    words = {
-        "data": f"DATA-BOUND: the device is idle while the loop waits for {site or 'its data'}",
-        "transfer": f"COPY-BOUND: the device does nothing but copy, most of it{at},"
-        if site
-        else "COPY-BOUND: the device does nothing but copy",
-        "sync": f"SYNC-BOUND: the device is idle while the loop waits for its values{at}",
-        "host": "HOST-BOUND: the device is idle while Python runs between the parts of a step",
-        _COMPILING: "HOST-BOUND: the device is idle while torch.compile compiles again",
-        "checkpoint": f"CHECKPOINTS: the device is idle while they are written or read{at}",
+    return {
+        "data": f"the GPU idles {most}, waiting for {f'the loader{at}' if site else 'data'}",
+        "transfer": f"the GPU only copies for {most}{f', mostly{at}' if site else ''}",
+        "sync": f"the GPU idles {most}, around calls that wait for its values{at}",
+        "host": f"the GPU idles {most}, while Python runs between the parts of a step",
+        _COMPILING: f"the GPU idles {most}, while torch.compile compiles again",
+        "checkpoint": f"the GPU idles {most}, while checkpoints are written or read{at}",
+        "evaluation": f"{most}{f', over {site}' if site else ''}",
     }[name]
-    return f"{'' if share >= HIGH_SHARE else 'MODERATELY '}{words} {in_training}"
-
-
-def _launch_headline(at_work: str, share: float, *, keeps_up: bool) -> str:
-    since = "had done all it was given at the end of nearly every forward, backward and update"
-    since = since if keeps_up else "waited for more in the midst of forward, backward and update"
-    return f"HOST-BOUND: {at_work}, and {since}: {_LAUNCHING}, for up to {percent(share)}"
 
 
 def _interval(low: float, high: float) -> str:

@@ -1,4 +1,4 @@
-"""Ends a script whose time is over, wherever it stands, with all that it has started."""
+"""Ends a script at its time limit, with all processes that it started."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ POLL_S: Final = 1.0
 _CHECK_EVERY_S: Final = 0.02
 # A script at its limit saves and evaluates in `finally` and atexit handlers.
 ENDING_S: Final = 60.0
-# A script that trains meets its limit at the next batch, forward or step. With slow ones it has
-# this many times the longest time between two of the last, within these bounds.
+# A script that trains ends itself at the next batch, forward or step. It gets this many times the
+# longest recent time between two of these, within the bounds.
 GAPS: Final = 2.0
 SHORTEST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 60.0
@@ -36,10 +36,10 @@ _CHECKS: Final = frozenset(
 
 
 class Deadline:
-    """Ends a process and those below it once its time is over.
+    """Ends a process and its descendants at a time limit.
 
-    `lingers` is asked each second whether to end it sooner, and `more_time`, when its time is over,
-    for how many seconds to wait before asking again.
+    `lingers`, called each second, returns whether to end it sooner. `more_time`, called at the
+    limit, returns how many seconds to wait before the next call.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Deadline:
             self._thread.start()
 
     def cancel(self) -> bool:
-        """To be called when the process has ended; returns whether its time was over."""
+        """Called when the process has ended; returns whether we ended it."""
         self._has_ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -75,7 +75,7 @@ class Deadline:
         self._before_end()
         from trainprof.sampling.descendants import Descendants
 
-        # Found now: they lose their parent with it.
+        # Listed now: after its end they are no longer its descendants.
         started = Descendants(self._pid)
         self._send(signal.SIGTERM)
         self._has_ended.wait(ALONE_S)
@@ -98,7 +98,7 @@ class Deadline:
             if self._has_ended.wait(min(max(left_s, 0), POLL_S)):
                 return False
             more_s = 0.0
-            # What fails here must not let the script go on for ever.
+            # A failure here must not keep the script running forever.
             with contextlib.suppress(Exception):
                 if self._lingers():
                     return True
@@ -111,7 +111,7 @@ class Deadline:
 
 
 class TimeToEnd:
-    """How long a script at its --max-time may go on: to its next step, then to its end."""
+    """How long a script may run after --max-time: to its next step, then to its end."""
 
     def __init__(
         self, directory: RunDirectory, *, now_ns: Callable[[], int] = time.perf_counter_ns
@@ -134,7 +134,7 @@ class TimeToEnd:
 
 
 def time_to_next_step(checks: list[int], now_ns: int) -> float:
-    """Returns the seconds within which a script comes to its next step, by its `last_checks`."""
+    """Returns the seconds until a script's next step, estimated from its `last_checks`."""
     if not checks:
         return 0.0
     gaps = [after - before for before, after in pairwise(checks)]
@@ -144,7 +144,7 @@ def time_to_next_step(checks: list[int], now_ns: int) -> float:
 
 
 def last_checks(directory: RunDirectory) -> list[int]:
-    """Returns when processes of the run were last where the time is checked, in ns, in order."""
+    """Returns the last times, in ns, at which the run's processes checked the limit, in order."""
     checks: list[int] = []
     for path in log_paths(directory.events):
         try:
@@ -155,8 +155,8 @@ def last_checks(directory: RunDirectory) -> list[int]:
     return sorted(checks)
 
 
-# Once its code is over a process is gone in a moment, unless it waits for a thread or a child that
-# nobody stops. What comes before, as a `finally` that saves or evaluates, may take its time.
+# After its code a process ends at once, unless it waits for a thread or a child that never ends.
+# Before that, a `finally` may save or evaluate for longer.
 AT_END_S: Final = 15.0
 AFTER_LIMIT_S: Final = 60.0
 _TRAINING: Final = frozenset({Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP})
@@ -164,7 +164,7 @@ _ENDED: Final = frozenset({Kind.LIMIT, Kind.PROCESS_END})
 
 
 class Lingering:
-    """Watches the processes of a trial that have met their limit."""
+    """Watches the processes of a trial that reached their limit."""
 
     def __init__(
         self, directory: RunDirectory, *, now: Callable[[], float] = time.monotonic
@@ -174,7 +174,7 @@ class Lingering:
         self._since: dict[tuple[int, str], float] = {}
 
     def is_over(self) -> bool:
-        """Whether one has lingered for too long, and none trains; to be asked again and again."""
+        """Whether a process has lingered for too long and none trains; asked repeatedly."""
         now = self._now()
         at_limit = processes_at_limit(str(self._directory.path))
         lingering = [
@@ -190,7 +190,7 @@ class Lingering:
         return any(map(is_running, lingering)) and not self._trains()
 
     def _trains(self) -> bool:
-        """Whether a process that trains has met no limit so far, nor come to its end."""
+        """Whether a process that trains has neither reached a limit nor ended."""
         trained: set[str] = set()
         ended: set[str] = set()
         for path in log_paths(self._directory.events):
@@ -213,10 +213,10 @@ _RESERVE_BYTES: Final = 2 << 30
 
 
 class TrialWatch:
-    """Watches the disk space that a trial's files leave; `is_full`: it had to end for that."""
+    """Watches the disk space that a trial leaves; `is_full`: the trial had to end for it."""
 
     def __init__(self, pid: int, cwd: str) -> None:
-        # By way of the process: in its sandbox this is another file system.
+        # Through the process: in its sandbox this is another file system.
         self._place = f"/proc/{pid}/root{cwd}"
         self._reserve_bytes: int | None = None
         self.is_full = False

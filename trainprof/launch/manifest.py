@@ -15,7 +15,7 @@ from typing import Any, Final
 from trainprof import __version__
 from trainprof.launch.options import RunOptions
 from trainprof.launch.outcome import Outcome
-from trainprof.launch.sources import named_settings, own_sources, settings_beside
+from trainprof.launch.sources import named_settings, own_sources, settings_next_to
 from trainprof.launch.target import SUFFIX, Entry, Target, entry_of
 from trainprof.record.files import contents_of
 from trainprof.record.masking import masked_argv, masked_text
@@ -128,7 +128,7 @@ def closed_manifest(
 
 
 def exit_reason(outcome: Outcome) -> str:
-    """Returns the reason as the parent process can tell it; the event log may know better."""
+    """Returns the reason as the parent process sees it; the event log may know better."""
     if outcome.signal == signal.SIGKILL:
         return "killed"
     if outcome.signal is not None and outcome.signal != signal.SIGINT:
@@ -139,7 +139,7 @@ def exit_reason(outcome: Outcome) -> str:
 
 
 def kill_detail(*, oom_kills: int, available_share: float | None) -> str | None:
-    """Returns what the SIGKILL of a script probably was, None where nothing points to memory."""
+    """Returns why a script probably got SIGKILL, None where nothing points to memory."""
     if oom_kills > 0:
         return "out of memory: the kernel ended a process of this control group"
     if available_share is not None and available_share < SCARCE_MEMORY_SHARE:
@@ -148,14 +148,14 @@ def kill_detail(*, oom_kills: int, available_share: float | None) -> str | None:
 
 
 def script_sha256(target: Target, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Returns the digest of the text of `script_of`, None where it is no plain file."""
+    """Returns the digest of the text of `script_of`, None where it is not a plain file."""
     script = script_of(target, environ)
     text = None if script is None else contents_of(script, _LARGEST_SCRIPT_BYTES)
     return None if text is None else hashlib.sha256(text).hexdigest()
 
 
 def script_of(target: Target, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Returns the file that runs in the end, of a launcher that of what it starts; or None."""
+    """Returns the file that runs in the end, also behind a launcher, or None."""
     entry = _entry(target)
     if entry is None:
         return None
@@ -179,12 +179,12 @@ def _module_file(name: str, environ: Mapping[str, str]) -> str | None:
 def _sources(
     target: Target, environ: Mapping[str, str], settings: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns digests of Python files and settings beside the script, but for what is named."""
+    """Returns digests of Python files and settings next to the script, without those named."""
     script = script_of(target, environ)
     if script is None or not script.endswith(SUFFIX):
         return {}
     place, named = os.path.dirname(script), {os.path.abspath(name) for name in settings}
-    digests = own_sources(Path(script)) | settings_beside(Path(script))
+    digests = own_sources(Path(script)) | settings_next_to(Path(script))
     return {
         masked_text(name): digest
         for name, digest in digests.items()
@@ -193,14 +193,14 @@ def _sources(
 
 
 def _settings(target: Target, environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns digests of the files of settings that the command names; none that is a secret."""
+    """Returns digests of the settings files that the command names, secrets left out."""
     script = script_of(target, environ)
     digests = named_settings(masked_argv(target.words))
     return {name: digest for name, digest in digests.items() if name != script}
 
 
 def host_now() -> dict[str, Any]:
-    """Returns the machine as the manifest of a run would have it, with what it could use now."""
+    """Returns the machine as in a manifest, with the cores and memory usable now."""
     from trainprof.sampling import host, machine, procfs
 
     return {
@@ -229,7 +229,7 @@ def _host() -> dict[str, Any]:
 
 
 def _cpu_model() -> str | None:
-    """Returns the processor's name as the kernel has it, None where it does not tell."""
+    """Returns the processor's name as the kernel reports it, None where it does not."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             for line in lines:
@@ -244,7 +244,7 @@ def _cpu_model() -> str | None:
 def _cwd() -> str | None:
     try:
         return os.getcwd()
-    except OSError:  # somebody removed it: a script with an absolute path runs all the same
+    except OSError:  # it was removed; a script with an absolute path still runs
         return None
 
 

@@ -21,8 +21,8 @@ class LineOptions:
     """Which lines are timed.
 
     Attributes:
-        functions: Patterns `module:qualname` of functions; without any, those under `@profile`, or
-            where there are none, the training loop and what it and its loaders call.
+        functions: Patterns `module:name` or `name`; without any, functions under `@profile`, or
+            else the training loop and what it and its loaders call.
         only: "workers" of loaders, "main" for all other processes, or None for both.
     """
 
@@ -35,20 +35,19 @@ class TrialOptions:
     """What a trial of `tune` changes in the script that it runs.
 
     Attributes:
-        loaders: DataLoader arguments in place of the script's own, by name: a value for all of
-            `sites`, or a mapping from line to value.
+        loaders: DataLoader arguments that replace the script's: a value for all of `sites`, or a
+            mapping from line to value.
         sites: The lines, as `file.py:84`, that built the loaders that `loaders` and `data` are for.
-        data: "real"; "free": after some real batches copies of them, at no cost; "alone": the
-            batches of the first pass are drawn without any training, and the run ends.
-        batches: So many are drawn "alone".
-        epoch_batches: Batches per epoch of "free" data from a loader without len().
+        data: "real"; "free": after some real batches copies of them, at no cost; "alone": the first
+            epoch's batches are drawn without training, and the run ends.
+        batches: How many are drawn "alone".
+        epoch_batches: Batches in an epoch of "free" data, where the loader has no length.
         settings: torch_threads, fused, foreach, float32_matmul_precision, autocast,
             channels_last, cudnn_benchmark.
-        scratch: The working directory of a trial without a sandbox, whose writes elsewhere are
-            recorded; None: they are not.
-        enough_s: Seconds in all, and since the first step, after both of which the run is to end
-            ahead of its max_time_s; None: then. Without a step, the former since the first batch.
-        enough_steps: It makes this many steps before `enough_s` ends it.
+        scratch: The working directory of a trial without a sandbox; writes elsewhere are recorded.
+        enough_s: Seconds in all, and since the first step: after both the run ends early. Without a
+            step, the first counts from the first batch. None: it ends at its max_time_s.
+        enough_steps: Steps that the run does before `enough_s` ends it.
     """
 
     loaders: Mapping[str, Any] = field(default_factory=dict)
@@ -75,6 +74,7 @@ class RunOptions:
         wait_threshold_s: A wait for a batch over this is a slow one.
         lines: None times no lines.
         slow_samples: How many of a process's slowest samples are kept; with 0 none is timed.
+        replaces_output: A run that is in `output` already is removed.
         rules: Thresholds of findings, by name.
         before: A command that ends by executing the script's, which becomes its last arguments.
         cwd: Where that command goes first.
@@ -85,6 +85,7 @@ class RunOptions:
     words: tuple[str, ...]
     module: str | None = None
     output: Path | None = None
+    replaces_output: bool = False
     interval_s: float = DEFAULT_INTERVAL_S
     wait_threshold_s: float = DEFAULT_WAIT_THRESHOLD_S
     max_steps: int | None = None

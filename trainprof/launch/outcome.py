@@ -10,10 +10,10 @@ import sys
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-# A status that a shell, or a script that only waits for another process, makes of a Ctrl-C.
+# The exit status of a shell, or of a script that waits for another process, after Ctrl-C.
 INTERRUPTED_STATUS: Final = 128 + signal.SIGINT
 
-# Linux takes a limit of 1 for "no dump", also where dumps go to a program; 0 is ignored there.
+# On Linux 1 means "no dump" even where a program receives dumps; 0 would be ignored there.
 NO_CORE_DUMP_BYTES: Final = 1
 
 
@@ -22,7 +22,7 @@ class Outcome:
     """The script's process from exec to end, as its parent saw it.
 
     Attributes:
-        status, signal: The one that it ended by; the other is None.
+        status, signal: How it ended: one of them, the other one None.
         ended_ns: `time.perf_counter_ns` when its end was seen.
         max_rss_bytes: Of the largest of it and the children it waited for.
         user_s, system_s: With the children it waited for.
@@ -47,7 +47,7 @@ def outcome_of(
     signals_received: tuple[int, ...],
     interrupted: bool,
 ) -> Outcome:
-    """Returns the outcome that `os.wait4` told, with what the supervisor saw meanwhile."""
+    """Returns the outcome of `os.wait4`, with the signals that the supervisor saw."""
     code = os.waitstatus_to_exitcode(wait_status)
     status, number = (code, None) if code >= 0 else (None, -code)
     return Outcome(

@@ -1,4 +1,4 @@
-"""Where a run's directory goes: -o DIR, or a new name under trainprof-runs."""
+"""The directory of a run: -o DIR, or a new name under trainprof-runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import hashlib
 import json
 import os
 import re
+import shlex
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from trainprof.record.errors import TrainprofError
-from trainprof.record.files import contents_of
+from trainprof.record.files import contents_of, read_run_json
 from trainprof.record.masking import masked_text
 from trainprof.record.run_directory import LAUNCHES, RANKS, RunDirectory
 from trainprof.sampling.process_tree import ProcessStat, parse_stat
@@ -27,6 +29,7 @@ IGNORE_ALL: Final = "*\n"
 STEM_CHARACTERS: Final = 60
 
 UNNAMED_LAUNCH: Final = "none"  # as torchrun has it
+_NEW: Final = "choose a new directory with -o, or leave -o out"
 
 
 class RunDirectoryRefused(TrainprofError):
@@ -35,12 +38,19 @@ class RunDirectoryRefused(TrainprofError):
 
 
 def create_run_directory(
-    output: Path | None, stem: str, environ: Mapping[str, str], *, time_ns: int
+    output: Path | None,
+    stem: str,
+    environ: Mapping[str, str],
+    *,
+    time_ns: int,
+    replaces: bool = False,
 ) -> RunDirectory:
-    """Makes the directory for this run, or for this rank's part of it.
+    """Creates the directory for this run, or for this rank's part of it.
+
+    `replaces`: a run that is in `output` already is removed first.
 
     Raises:
-        RunDirectoryRefused: If it exists and is not empty, is a symbolic link, or cannot be made.
+        RunDirectoryRefused: If it exists and is not empty, is a link, or cannot be created.
     """
     rank = _rank_part(environ)
     try:
@@ -53,6 +63,8 @@ def create_run_directory(
         top = _new_run(start, stem, environ, rank, time_ns)
     else:
         top = Path(os.path.normpath(start))
+        if replaces:
+            _remove_run(top, rank)
         if rank is not None:
             _refuse_foreign(top, environ)
     directory = RunDirectory(top if rank is None else top / RANKS / rank)
@@ -61,7 +73,7 @@ def create_run_directory(
     if output is None:
         # The link is a convenience: the run goes on without.
         with contextlib.suppress(OSError):
-            _point_latest(top)
+            point_latest(top)
     return directory
 
 
@@ -71,19 +83,44 @@ def run_name(directory: RunDirectory) -> str:
     return path.parent.parent.name if path.parent.name == RANKS else path.name
 
 
+def _remove_run(top: Path, rank: str | None) -> None:
+    """Removes a run; any other directory is left, and refused later."""
+    if top.is_symlink() or not _is_run(RunDirectory(top)):
+        return
+    if rank is not None:
+        raise RunDirectoryRefused(
+            f"--force cannot replace {top}: the ranks of this launch share it",
+            hint=f"remove it before the launch: rm -r {shlex.quote(str(top))}",
+        )
+    try:
+        shutil.rmtree(top)
+    except OSError as error:
+        raise RunDirectoryRefused(
+            f"{top} cannot be replaced: {error.strerror}", hint="choose another directory with -o"
+        ) from error
+
+
 def _create(directory: RunDirectory) -> None:
     path = directory.path
     try:
         directory.create()
     except FileExistsError:
-        what = "is a symbolic link" if path.is_symlink() else "exists and is not an empty directory"
-        raise RunDirectoryRefused(
-            f"{path} {what}", hint="give a new directory with -o, or leave -o out"
-        ) from None
+        is_run = _is_run(directory)
+        what = "already has a run" if is_run else "exists and is not an empty directory"
+        hint = "--force replaces the run; or choose a new directory with -o" if is_run else _NEW
+        if path.is_symlink():
+            what, hint = "is a symbolic link", _NEW
+        raise RunDirectoryRefused(f"{path} {what}", hint=hint) from None
     except OSError as error:
         raise RunDirectoryRefused(
-            f"{path} cannot be made: {error.strerror}", hint="give another directory with -o"
+            f"{path} cannot be created: {error.strerror}", hint="choose another directory with -o"
         ) from error
+
+
+def _is_run(directory: RunDirectory) -> bool:
+    manifest = read_run_json(directory.manifest)
+    version = manifest.get("schema_version") if isinstance(manifest, dict) else None
+    return isinstance(version, int) and (directory.events.is_dir() or directory.trials.is_dir())
 
 
 def _keep_from_git(top: Path) -> None:
@@ -99,17 +136,15 @@ def _keep_from_git(top: Path) -> None:
 
 
 def _refuse_foreign(top: Path, environ: Mapping[str, str]) -> None:
-    """Refuses a directory of something else; other ranks may be there already."""
+    """Refuses a directory with other files; other ranks may be there already."""
     what = None
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         if top.is_symlink() or set(os.listdir(top)) - {RANKS, LAUNCHES}:
-            what = "something else than the ranks of a run"
+            what = "files that are not ranks of a run"
     if what is None and not is_claimed(top, launch_of(environ)):
         what = "the ranks of another launch"
     if what is not None:
-        raise RunDirectoryRefused(
-            f"{top} holds {what}", hint="give a new directory with -o, or leave -o out"
-        )
+        raise RunDirectoryRefused(f"{top} holds {what}", hint=_NEW)
 
 
 def _new_run(
@@ -153,7 +188,8 @@ def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("._-")[:STEM_CHARACTERS] or "run"
 
 
-def _point_latest(top: Path) -> None:
+def point_latest(top: Path) -> None:
+    """Points the `latest` link next to a run to it."""
     temporary = top.with_name(f".{LATEST}-{os.getpid()}")
     os.symlink(top.name, temporary)
     try:
@@ -167,13 +203,13 @@ RUN_ID: Final = "TORCHELASTIC_RUN_ID"
 _PLACE_CHARACTERS: Final = 12
 _MOST_BYTES: Final = 4096
 _MOST_WRAPPERS: Final = 16
-# What all ranks of a launch have in common, on whatever node; a restart may change it.
+# The same for all ranks of a launch, on every node; a restart may change them.
 _IN_COMMON: Final = ("WORLD_SIZE", "MASTER_PORT")
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What tells a rank's launch from others: its node or container, and its process there."""
+    """What distinguishes a rank's launch: its node or container, and its process there."""
 
     place: str
     launcher: str | None
@@ -183,7 +219,7 @@ class Launch:
         return {"launcher": self.launcher, "in_common": dict(self.in_common)}
 
     def may_be(self, other: Mapping[str, object], *, is_here: bool) -> bool:
-        """Whether nothing that another rank told of its launch says that this is another one."""
+        """Whether what another rank recorded of its launch fits this one."""
         launcher, in_common = other.get("launcher"), other.get("in_common")
         if is_here and self.launcher and launcher and launcher != self.launcher:
             return False
@@ -193,14 +229,14 @@ class Launch:
 
 def launch_of(environ: Mapping[str, str]) -> Launch:
     """Returns the launch of the rank that this process is, by its environment."""
-    # Of other launchers each rank may have a parent of its own, a shell that sets its variables.
+    # With other launchers each rank may have its own parent, a shell that sets its variables.
     launcher = launcher_of(environ) if environ.get(RUN_ID) else None
     in_common = {name: environ[name] for name in _IN_COMMON if environ.get(name)}
     return Launch(_place(), launcher, {} if _restarts(environ) else in_common)
 
 
 def launcher_of(environ: Mapping[str, str]) -> str:
-    """Returns the process that starts the ranks here, and when it began, if that is told.
+    """Returns the process that starts the ranks here, and when it began, if that is known.
 
     Of torchrun's ranks it is the nearest process above without torchrun's variables.
     """
@@ -214,7 +250,7 @@ def launcher_of(environ: Mapping[str, str]) -> str:
 
 
 def is_claimed(top: Path, launch: Launch) -> bool:
-    """Marks a directory as this launch's, unless it is one's already; False where another has it.
+    """Claims a directory for this launch; False where another launch has it.
 
     Each node leaves a file of its own, before a rank's directory is there.
     """
@@ -243,7 +279,7 @@ def _write(folder: Path, launch: Launch) -> None:
 
 
 def _launches(folder: Path) -> dict[str, Mapping[str, object]]:
-    """Returns what each node has told; of a file that is being written, nothing yet."""
+    """Returns what each node has recorded; a file that is being written counts as empty."""
     launches: dict[str, Mapping[str, object]] = {}
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
@@ -268,7 +304,7 @@ def _has_ranks(top: Path) -> bool:
 
 
 def _place() -> str:
-    """Returns a word for the node; containers on it are places of their own."""
+    """Returns a digest of the node, or of the container on it."""
     names = [os.uname().nodename, (read_text("/proc/sys/kernel/random/boot_id") or "").strip()]
     with contextlib.suppress(OSError):
         names.append(os.readlink("/proc/self/ns/pid"))
@@ -276,7 +312,7 @@ def _place() -> str:
 
 
 def _stat(pid: int) -> ProcessStat | None:
-    """Returns what the kernel tells of a process, its start in ticks."""
+    """Returns the kernel's record of a process, its start in ticks."""
     text = read_bytes(f"/proc/{pid}/stat")
     return None if text is None else parse_stat(text, 1, 1)
 

@@ -29,10 +29,10 @@ LiveRecord = tuple[int, int, int, int, int]
 
 
 class LiveLog:
-    """Yields what the process that trains has written since the last call.
+    """Yields the new records of the process that trains.
 
-    `pid` is the script's, or the first other that trains while the script does not, as with
-    torchrun. One that re-executes itself has several logs.
+    `pid` is the script's, or under a launcher such as torchrun the first process that trains. One
+    that re-executes itself has several logs.
     """
 
     def __init__(self, events: Path, pid: int) -> None:
@@ -110,7 +110,7 @@ MAX_EPOCHS_WITH_WARNINGS: Final = 5
 
 @dataclass(slots=True)
 class LoaderProgress:
-    """A loader's pass under way; times in ns."""
+    """A loader and its epoch under way; times in ns."""
 
     number: int
     site: str
@@ -176,13 +176,13 @@ class Progress:
         return None
 
     def _updated(self, optimizer: int, start: int) -> None:
-        """Counts an update, but for one around an update: a scaler's, a class's of its base's."""
+        """Counts an update once, where a scaler's or a base class's step is inside another."""
         if start > self._updated_ns:
             self._updated_ns = start
             self._steps.add(optimizer)
 
     def _learnt(self) -> None:
-        """Takes note of whose batches a backward was for: all that were zipped, one of each."""
+        """Marks the loaders whose batches a backward used: of zipped ones, one batch each."""
         if self._current is not None:
             self._current.trains = True
         for number, batches in self._since_backward.items():
@@ -231,7 +231,7 @@ class Progress:
         loader.warnings += 1
         text = (
             f"slow batch: {loader.site} epoch {loader.passes} batch {loader.batches} "
-            f"was waited for {waited_ns / 1e9:.2f} s (threshold {self.threshold_ns / 1e9:g} s)"
+            f"took {waited_ns / 1e9:.2f} s to arrive (threshold {self.threshold_ns / 1e9:g} s)"
         )
         if loader.warnings == MAX_WARNINGS_PER_EPOCH:
             text += ", no more warnings in this epoch"
@@ -277,7 +277,7 @@ class Progress:
         )
 
     def _standstill(self) -> str:
-        """Returns where the training thread stands, while no batch and no step comes."""
+        """Returns where the training thread is, while no batch and no step comes."""
         idle_ns = self._now_ns - max(self._came_on_ns, self.spawned_ns)
         place = self.log.main_place(self.cwd) if idle_ns >= LINE_EVERY_NS else None
         if place is None:

@@ -55,9 +55,9 @@ class FinishedRun:
 
     Attributes:
         outcome: How the script ended; status 0 where it was ended at --max-time.
-        faults: What of ours failed meanwhile.
-        is_overdue: It was killed, after as long as it was given or as it did not end.
-        left_running: Names of what a trial had started and was ended with it.
+        faults: What failed in trainprof during the run.
+        is_overdue: It was ended: at its time limit, or because it did not end by itself.
+        left_running: Names of a trial's processes that were ended after the script.
         is_full: A trial was killed, or the file system that takes its files would be full.
     """
 
@@ -73,18 +73,26 @@ class FinishedRun:
 def run(
     options: RunOptions,
     *,
+    at_start: Callable[[RunDirectory], None] | None = None,
     at_end: Callable[[RunDirectory, Outcome], None] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> FinishedRun:
     """Runs the target under observation; once it has started, nothing of ours stops it.
 
-    `at_end` is called after the script's end, while signals are still held back; `progress` takes
-    live lines, where `options` asks for them. TrainprofError if the script was not started.
+    `at_start` is called just before the script starts; `at_end` after its end, while signals are
+    still held back; `progress` with live lines, where `options` asks for them. TrainprofError if
+    the script was not started.
     """
     target = resolve(options.words, options.module)
     environ = dict(os.environ)
-    directory = create_run_directory(options.output, target.stem, environ, time_ns=time.time_ns())
-    _tell_outer_run(environ, directory)
+    directory = create_run_directory(
+        options.output,
+        target.stem,
+        environ,
+        time_ns=time.time_ns(),
+        replaces=options.replaces_output,
+    )
+    _note_in_outer_run(environ, directory)
     console = directory.console if options.keeps_console else None
     if console is not None:
         console.mkdir(mode=0o700)
@@ -95,6 +103,8 @@ def run(
             target, options, environ, run_name(directory), spawned_ns, spawned_time_ns
         )
         _write_first(directory, manifest)
+        if at_start is not None:
+            at_start(directory)
         child_options = {
             **options.child_options(spawned_ns=spawned_ns, cwd=manifest["cwd"]),
             "throttle_file": recording.throttle_file(),
@@ -133,7 +143,7 @@ def run(
 def _orphans(
     directory: RunDirectory, options: RunOptions, supervisor: Supervisor
 ) -> Iterator[Orphans | None]:
-    """Watches over what a trial starts; what another run starts is the user's own affair."""
+    """Watches the processes that a trial starts; those of other runs are left alone."""
     if options.trial is None:
         yield None
         return
@@ -162,8 +172,8 @@ def _deadline(
     )
 
 
-def _tell_outer_run(environ: Mapping[str, str], directory: RunDirectory) -> None:
-    """Leaves word with the trainprof that we run under: what the script does is recorded here."""
+def _note_in_outer_run(environ: Mapping[str, str], directory: RunDirectory) -> None:
+    """Notes in the run of a trainprof that we run under where this script is recorded."""
     outer = RunDirectory(Path(environ.get(ENV_DIRECTORY, "")))
     if not outer.path.is_absolute():
         return
@@ -180,7 +190,7 @@ def _write_first(directory: RunDirectory, manifest: dict[str, Any]) -> None:
     except OSError as error:
         raise CannotStart(
             f"{directory.path} cannot be written: {error.strerror}",
-            hint="give another directory with -o",
+            hint="choose another directory with -o",
         ) from error
 
 
@@ -199,7 +209,7 @@ class Recording:
     _stacks: dict[str, Any] | None = None
 
     def throttle_file(self) -> str | None:
-        """Returns where the kernel tells how long a CPU quota has stopped us, None without one."""
+        """Returns the kernel's file on throttling by a CPU quota, None without a quota."""
         with self._guarded("CPU quota"):
             from trainprof.sampling import machine
 
@@ -207,14 +217,14 @@ class Recording:
         return None
 
     def start(self, pid: int, manifest: dict[str, Any], environment: Mapping[str, str]) -> None:
-        """Begins to sample, and completes the manifest by what would have delayed the start."""
+        """Starts sampling, and adds to the manifest what would have delayed the start."""
         self._manifest = {**manifest, "script_pid": pid}
         limit = too_few_open_files()
         if limit is not None:
             # Short: the page shows the first words only.
             self.faults.append(
                 f"recording off: ulimit -n is {limit}, below {FEWEST_OPEN_FILES}: the script may "
-                "need every file that it may open"
+                "need all of them"
             )
         with self._guarded("sampler"):
             from trainprof.sampling.sampler import Sampler
@@ -255,9 +265,9 @@ class Recording:
         self._progress_thread.start()
 
     def keep_stacks(self) -> None:
-        """Keeps where the script's processes stand now, as it is asked to end.
+        """Keeps the stacks of the script's processes as it is asked to end.
 
-        Asked again soon, it is on its way to its end; later it has gone on meanwhile.
+        A second request within ONE_END_NS keeps the first stacks: the script is ending by then.
         """
         now = time.perf_counter_ns()
         if self._stacks is None or now - self._stacks["at_ns"] > ONE_END_NS:
@@ -298,7 +308,7 @@ class Recording:
             forget_limits(str(self.directory.path))
 
     def ended(self, orphans: Orphans) -> tuple[str, ...]:
-        """Ends what a trial has left behind, and returns the names of those."""
+        """Ends processes that a trial left behind, and returns their names."""
         with self._guarded("what was left running"):
             return orphans.end()
         return ()
@@ -333,7 +343,7 @@ class Recording:
 
 
 def available_share(directory: RunDirectory, *, before_ns: int) -> float | None:
-    """Returns the least share of memory available in the last samples before a time, or None."""
+    """Returns the smallest share of memory available in the last samples before a time."""
     shares = []
     for sample in _last_samples(directory):
         total, available = sample.get("memory_total_bytes"), sample.get("memory_available_bytes")
@@ -362,7 +372,7 @@ def _last_samples(directory: RunDirectory) -> list[dict[str, Any]]:
     return samples
 
 
-# Of more than that the end is kept: it tells how the script ended.
+# Longer output loses its start: the end shows how the script ended.
 MOST_BYTES: Final = 8 << 20
 _LEFT_OUT: Final = "[trainprof kept the end]\n"
 

@@ -1,4 +1,4 @@
-"""Which signals the supervisor takes, and how: blocked, and waited for one by one."""
+"""The signals that the supervisor handles: it blocks them and waits for them one by one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from types import FrameType
 from typing import Final, NoReturn
 
 ENDING: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
-# What somebody may send to stop the script or to tell it something. Job control (SIGTSTP, SIGCONT)
-# is left alone: it reaches the foreground group as a whole, as without us.
+# Sent to stop the script or to trigger a handler of it. Job control (SIGTSTP, SIGCONT) is not
+# handled: it reaches the whole foreground group, as without us.
 FORWARDED: Final = ENDING | {signal.SIGUSR1, signal.SIGUSR2}
 WATCHED: Final = FORWARDED | {signal.SIGCHLD}
 
@@ -24,7 +24,7 @@ SI_KERNEL: Final = 0x80
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A signal that was waited for; `typed`: at the terminal, so the foreground group has it."""
+    """A signal that arrived; `typed`: at the terminal, so the whole foreground group got it."""
 
     number: int
     typed: bool
@@ -52,7 +52,7 @@ def take_pending(numbers: Iterable[int] = WATCHED) -> list[int]:
 
 
 def end_at_next(end: Callable[[], NoReturn]) -> None:
-    """Makes a signal that asks us to end call `end` from now on; the others have nobody left."""
+    """Calls `end` at the next signal that asks us to end; ignores signals meant for the script."""
 
     def at_signal(number: int, frame: FrameType | None) -> NoReturn:
         end()
@@ -62,7 +62,7 @@ def end_at_next(end: Callable[[], NoReturn]) -> None:
             signal.signal(number, at_signal if number in ENDING else signal.SIG_IGN)
 
 
-# A sender that walks over a list of processes (systemd, SLURM, pkill) needs a moment for all.
+# systemd, SLURM and pkill signal one process after another.
 SETTLE_S: Final = 0.02
 ANSWER_TIMEOUT_S: Final = 1.0
 MASK_BYTES: Final = 8
@@ -71,7 +71,7 @@ QUERY: Final = b"?"
 
 @dataclass(slots=True)
 class GroupWitness:
-    """The supervisor's end: asks the witness, and ends it."""
+    """The supervisor's handle of the witness, a process that sees signals to the group."""
 
     pid: int
     _queries: int
@@ -99,7 +99,7 @@ class GroupWitness:
         """Returns whether the signal, just received, reached the group."""
         time.sleep(SETTLE_S)
         seen = self._kept | self.take_seen()
-        # What waits for us too is asked about next.
+        # Signals that are pending here are asked about next.
         self._kept = {other for other in seen if other in signal.sigpending()} - {number}
         return number in seen
 
@@ -115,7 +115,7 @@ class GroupWitness:
                     return _numbers(int.from_bytes(answer, "little"))
         except OSError:
             pass
-        self.end()  # an answer that comes late would be taken for that to the next question
+        self.end()  # a late answer would be read as that of the next query
         return set()
 
     def end(self) -> None:
@@ -126,12 +126,12 @@ class GroupWitness:
         os.close(self._answers)
         self._queries = self._answers = -1
         with contextlib.suppress(OSError):
-            os.kill(self.pid, signal.SIGKILL)  # also when somebody has stopped it
+            os.kill(self.pid, signal.SIGKILL)  # also ends one that is stopped
             os.waitpid(self.pid, 0)
 
 
 def _be_witness(queries: int, answers: int, script_argv: Sequence[str]) -> NoReturn:
-    """Answers queries until the supervisor is gone in whatever way: its pipe end closes then."""
+    """Answers queries until the supervisor ends, however: its end of the pipe closes then."""
     try:
         _keep_only(queries, answers)
         with contextlib.suppress(Exception):
@@ -144,7 +144,7 @@ def _be_witness(queries: int, answers: int, script_argv: Sequence[str]) -> NoRet
 
 
 def _keep_only(queries: int, answers: int) -> None:
-    """Makes the pipes descriptors 0 and 1, closes the rest: the user's pipes must see their end."""
+    """Moves the pipes to descriptors 0 and 1 and closes the others, the user's pipes too."""
     null = os.open(os.devnull, os.O_RDWR)
     # First out of the way: where the user closed 0 or 1, a pipe may have taken its number.
     queries, answers, null = (fcntl.fcntl(fd, fcntl.F_DUPFD, 3) for fd in (queries, answers, null))
@@ -158,10 +158,10 @@ def _keep_only(queries: int, answers: int) -> None:
 
 
 def _take_name(script_argv: Sequence[str]) -> None:
-    """Names the witness after the script, so that `pkill NAME` finds either both or none of them.
+    """Names the witness after the script, so that `pkill NAME` finds both or neither.
 
-    Else `pkill -f trainprof` would reach the supervisor and the witness but not the script, which
-    looks like a signal for the group. Linux only; elsewhere it raises.
+    Otherwise `pkill -f trainprof` would reach the supervisor and the witness but not the script: it
+    would appear to be a signal to the group. Linux only; elsewhere it raises.
     """
     with open("/proc/self/comm", "wb", buffering=0) as comm:
         comm.write(os.fsencode(os.path.basename(script_argv[0]))[:15])

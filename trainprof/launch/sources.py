@@ -1,10 +1,13 @@
-"""What a script's own files were made of: those beside it, and settings that its command names."""
+"""The files of a script's project: Python files next to it, and settings that its command names."""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import hashlib
 import os
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from importlib import util
 from pathlib import Path
@@ -13,7 +16,7 @@ from typing import Final
 from trainprof.launch.target import Target
 from trainprof.record.files import contents_of
 
-# A project's own files are fewer and smaller; what lies deeper, or behind more, is left out.
+# Most projects have fewer and smaller files; what lies deeper, or behind more, is left out.
 _MOST_FILES: Final = 100
 _MOST_ENTRIES: Final = 2_000
 _MOST_BYTES: Final = 8 << 20
@@ -38,21 +41,21 @@ def digest_of(text: bytes) -> str:
 
 
 def own_sources(script: Path) -> dict[str, str]:
-    """Returns digests of the Python files beside a script, by path from the script's directory."""
+    """Returns digests of the Python files next to a script, by path from the script's directory."""
     script = Path(os.path.abspath(script))
     return _digests(script.parent, _files(script.parent, _CODE), but_for=script)
 
 
 def own_texts(script: Path) -> Iterator[bytes]:
-    """Yields what a script holds, if it can be read, and then what those files do."""
+    """Yields the text of a script, if it can be read, and of the Python files next to it."""
     script = Path(os.path.abspath(script))
     yield contents_of(script, _MOST_BYTES) or b""
     beside = _files(script.parent, _CODE) if script.name.endswith(_CODE) else iter(())
     yield from (text for _, text in _texts(beside, but_for=script))
 
 
-def settings_beside(script: Path) -> dict[str, str]:
-    """Returns the same of YAML files in folders beside it that are called as settings are."""
+def settings_next_to(script: Path) -> dict[str, str]:
+    """Returns digests of YAML files in folders next to it, such as `configs`."""
     root = Path(os.path.abspath(script)).parent
     folders = [root / name for name in _FOLDERS_OF_SETTINGS]
     files = (path for folder in folders for path in _files(folder, _IN_FOLDERS))
@@ -62,8 +65,8 @@ def settings_beside(script: Path) -> dict[str, str]:
 def named_settings(words: Sequence[str]) -> dict[str, str]:
     """Returns digests of the files of settings that a command names, by the name as typed.
 
-    That is by itself, behind `--option=` or as `@file`, but not behind one that tells where to
-    write.
+    A name may stand alone, behind `--option=` or as `@file`. Files behind options such as
+    `--output` are left out: the script writes them.
     """
     digests: dict[str, str] = {}
     for before, word in zip(("", *words), words, strict=False):
@@ -85,7 +88,7 @@ def _digests(root: Path, files: Iterator[Path], but_for: Path | None = None) -> 
 
 
 def _texts(files: Iterator[Path], but_for: Path | None) -> Iterator[tuple[Path, bytes]]:
-    """Yields what files hold, as far as they are not too many, nor too large in all."""
+    """Yields the files' texts, up to _MOST_FILES and _MOST_BYTES in all."""
     count, left = 0, _MOST_BYTES
     for path in files:
         if count >= _MOST_FILES:
@@ -121,8 +124,43 @@ def _files(root: Path, endings: tuple[str, ...]) -> Iterator[Path]:
         level = deeper
 
 
+_UNPARSED: Final = (SyntaxError, ValueError, RecursionError)
+
+
+def function_names(script: Path) -> set[str]:
+    """Returns the qualified names of functions in a script and its project's Python files.
+
+    Those are below its directory and below the working directory. Where they are too many to read
+    all of them, nothing is returned.
+    """
+    script = Path(os.path.abspath(script))
+    files = dict.fromkeys(
+        [script, *(path for root in (script.parent, Path.cwd()) for path in _files(root, _CODE))]
+    )
+    texts = list(_texts(iter(files), but_for=None))
+    if len(texts) >= _MOST_FILES:
+        return set()
+    names: set[str] = set()
+    for _, text in texts:
+        with warnings.catch_warnings(), contextlib.suppress(*_UNPARSED):
+            warnings.simplefilter("ignore")  # of a text that is not ours
+            names.update(_names(ast.parse(text), ""))
+    return names
+
+
+def _names(node: ast.AST, prefix: str) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield prefix + child.name
+            yield from _names(child, f"{prefix}{child.name}.<locals>.")
+        elif isinstance(child, ast.ClassDef):
+            yield from _names(child, f"{prefix}{child.name}.")
+        elif isinstance(child, ast.stmt | ast.excepthandler):
+            yield from _names(child, prefix)
+
+
 _USES: Final = re.compile(rb"^[ \t]*@[ \t]*(?:builtins\.)?profile\b|(?<![\w.])profile\(", re.M)
-# Such a text has a `profile` of its own, or asks whether kernprof runs it.
+# Such a text defines `profile` itself, or checks whether kernprof runs it.
 _HAS_OR_ASKS: Final = re.compile(
     rb"\bNameError\b"
     rb"|^[^#\n]*\bimport\b[^#\n]*\bprofile\b"
@@ -137,7 +175,7 @@ _HAS_OR_ASKS: Final = re.compile(
 def needs_profile(script: str | None) -> bool:
     """Whether a script, or a file next to it, would end in a NameError without a `profile`.
 
-    A script that asks for one gets the truth: there is none.
+    False where it checks for one: it would run differently with ours.
     """
     if script is None:
         return False
@@ -153,7 +191,7 @@ _VERSION: Final = re.compile(rb"^__version__\s*=\s*['\"]([^'\"]+)['\"]", re.MULT
 
 
 def installed_torch(target: Target) -> str | None:
-    """Returns torch's version as it tells it itself; None where that cannot be read."""
+    """Returns torch's version from its version.py; None where that cannot be read."""
     if not target.is_ours:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Starts the script, stays with it to its end, and lets signals through as if not there."""
+"""Starts the script, waits for its end, and forwards signals to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainprof.launch.outcome import Outcome, outcome_of
 from trainprof.launch.signals import GroupWitness
 from trainprof.launch.target import ScriptNotRunnable, Target
 
-# CPython ignores these, which exec would hand down; what `subprocess` restores too.
+# CPython ignores these, and exec would pass that on; `subprocess` restores them too.
 RESTORED_SIGNALS: Final = tuple(
     getattr(signal, name) for name in ("SIGPIPE", "SIGXFZ", "SIGXFSZ") if hasattr(signal, name)
 )
@@ -50,7 +50,7 @@ class Supervisor:
 
     def __enter__(self) -> Supervisor:
         self._mask = signals.block()
-        # Where SIGCHLD is ignored the kernel reaps by itself, and the script's status is lost.
+        # Where SIGCHLD is ignored the kernel reaps children, and the script's status is lost.
         previous = signal.signal(signal.SIGCHLD, lambda number, frame: None)
         self._ignored_children = previous is signal.SIG_IGN
         # Without a witness every signal that was not typed is passed on.
@@ -60,7 +60,7 @@ class Supervisor:
 
     @property
     def helpers(self) -> tuple[int, ...]:
-        """Numbers of the processes that it has besides the script."""
+        """Process ids that it has in addition to the script's."""
         return () if self._witness is None else (self._witness.pid,)
 
     def spawn(
@@ -102,7 +102,7 @@ class Supervisor:
         at_child: Callable[[], None] | None = None,
         before_end: Callable[[], None] = lambda: None,
     ) -> Outcome:
-        """Waits for the script's end, passing on what was meant for it, and returns the outcome.
+        """Waits for the script's end, forwards signals to it, and returns the outcome.
 
         `at_child` is called when another child of ours may have ended, `before_end` before a signal
         that asks the script to end.
@@ -118,9 +118,9 @@ class Supervisor:
                 before_end()
             self._handle(received)
         ended_ns = time.perf_counter_ns()
-        # Ctrl-C may end the script before we came to see it ourselves.
+        # Ctrl-C may end the script before we see the signal.
         self._received += signals.take_pending(signals.FORWARDED)
-        # Without job control a shell starts background jobs deaf to Ctrl-C; the script is too.
+        # Without job control a shell starts background jobs that ignore Ctrl-C; so does the script.
         heard_interrupt = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
         return outcome_of(
             status,
@@ -139,8 +139,8 @@ class Supervisor:
         if self._witness is not None:
             self._witness.end()
         signals.take_pending(signals.WATCHED - signals.ENDING)
-        # Else what does nothing stays: another thread may be told of a child just now, and Python
-        # complains where the handler is gone by the time it would be called.
+        # Otherwise our empty handler stays: another thread may receive SIGCHLD just now, and Python
+        # complains when the handler is gone by the time it is called.
         if self._ignored_children:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
@@ -152,7 +152,7 @@ class Supervisor:
         environment: Mapping[str, str],
         files: list[tuple[int, int, str, int, int]],
     ) -> int:
-        """Does as posix_spawn, which cannot have the script ignore a signal that we do not."""
+        """Forks like posix_spawn, which cannot make the script ignore a signal that we handle."""
         pid = os.fork()
         if pid != 0:
             return pid
@@ -183,6 +183,6 @@ class Supervisor:
             os.kill(self._pid, received.number)
 
     def _reached_group(self, received: signals.Received) -> bool:
-        # Asked of a typed one too, or a later signal to us alone would look like one to all.
+        # Asked for a typed signal too, or a later one to us alone would count as the group's.
         saw = self._witness is not None and self._witness.saw(received.number)
         return saw or received.typed

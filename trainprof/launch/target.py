@@ -1,9 +1,12 @@
-"""What is to be run: a script, a module, or a command found on PATH."""
+"""What to run: a script, a module, or a command on PATH."""
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import os
 import re
+import shlex
 import shutil
 import stat
 import sys
@@ -13,6 +16,8 @@ from typing import ClassVar, Final
 
 from trainprof.record.errors import TrainprofError
 
+SUFFIX: Final = ".py"
+_NOTEBOOK: Final = ".ipynb"
 # ELF, Mach-O (both byte orders), fat Mach-O
 NATIVE_MAGIC: Final = b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xfe\xed\xfa\xcf", b"\xca\xfe\xba\xbe"
 STANDARD_INPUT: Final = "-"
@@ -57,7 +62,7 @@ class Target:
 def resolve(
     words: Sequence[str], module: str | None = None, *, interpreter: str = sys.executable
 ) -> Target:
-    """Returns what `words` (after `-m module`, if given) ask to run.
+    """Returns what `words` ask to run; with `module`, they are its arguments.
 
     Raises NothingToRun, ScriptNotFound or ScriptNotRunnable.
     """
@@ -71,33 +76,47 @@ def resolve(
         return Target(interpreter, (interpreter, *words), tuple(words), script, "stdin", True)
     mode = _mode(script)
     if mode is not None and not stat.S_ISDIR(mode):
+        if script.endswith(_NOTEBOOK):
+            raise ScriptNotRunnable(
+                f"{script} is a notebook, not a Python script",
+                hint=f"convert it: jupyter nbconvert --to script {shlex.quote(script)}",
+            )
         if _is_program(script, mode):
             return _program(os.path.abspath(script), words)
         return _python_script(script, arguments, interpreter)
     if mode is not None and _has_main(script):
         return _python_script(script, arguments, interpreter)
-    # A folder may be called as a command is; nobody means a folder that cannot be run.
+    # A folder that cannot be run may have the name of a command.
     command = shutil.which(script) if os.sep not in script else None
     if command is not None:
         return _program(command, words)
     if mode is not None:
         raise ScriptNotRunnable(
             f"{script} is a directory without {MAIN_FILES[0]}",
-            hint=f"name the script inside it, such as {os.path.join(script, 'train.py')}",
+            hint=f"run the script inside it, such as {os.path.join(script, 'train.py')}",
         )
-    raise ScriptNotFound(
-        f"no such script: {script}",
-        hint="give the path of a Python file, -m MODULE, or a command on PATH such as torchrun",
-    )
+    raise ScriptNotFound(f"no such script: {script}", hint=_near(script))
+
+
+def _near(script: str) -> str:
+    """Returns a hint with the file that was probably meant."""
+    folder, name = os.path.split(script)
+    with contextlib.suppress(OSError):
+        files = [file for file in os.listdir(folder or os.curdir) if file.endswith(SUFFIX)]
+        near = [f"{name}{SUFFIX}"] if f"{name}{SUFFIX}" in files else None
+        near = near or difflib.get_close_matches(name, files, n=1)
+        if near:
+            return f"did you mean {os.path.join(folder, near[0])}?"
+    return "SCRIPT is a Python file, -m MODULE, or a command on PATH such as torchrun"
 
 
 def _python_script(script: str, arguments: Sequence[str], interpreter: str) -> Target:
     if not os.access(script, os.R_OK):
         raise ScriptNotRunnable(
             f"{script} cannot be read: permission denied",
-            hint=f"make it readable: chmod +r {script}",
+            hint=f"make it readable: chmod +r {shlex.quote(script)}",
         )
-    # Python would take a leading dash for an option of its own.
+    # Python would read a leading dash as an option.
     path = os.path.join(os.curdir, script) if script.startswith("-") else script
     stem = os.path.splitext(os.path.basename(os.path.abspath(script)))[0]
     argv = interpreter, path, *arguments
@@ -110,7 +129,7 @@ def _program(path: str, words: Sequence[str]) -> Target:
 
 
 def _mode(script: str) -> int | None:
-    """Returns a file's mode, None where there is none; ScriptNotRunnable if we may not look."""
+    """Returns a file's mode, None where it does not exist; or ScriptNotRunnable."""
     try:
         return os.stat(script).st_mode
     except PermissionError:
@@ -127,7 +146,7 @@ def _has_main(directory: str) -> bool:
 
 
 def _is_program(path: str, mode: int) -> bool:
-    """Returns whether an executable file is no Python: a binary, or for another interpreter."""
+    """Returns whether an executable is not Python: a binary, or for another interpreter."""
     if not stat.S_ISREG(mode) or not os.access(path, os.X_OK) or not os.access(path, os.R_OK):
         return False
     with open(path, "rb") as file:
@@ -137,9 +156,8 @@ def _is_program(path: str, mode: int) -> bool:
     return first_line.startswith(NATIVE_MAGIC)
 
 
-SUFFIX: Final = ".py"
-# What starts a module by -m, as Python does; before one of these -m means something else (srun,
-# numactl).
+# These commands start a module by -m, as Python does. Behind others (srun, numactl) -m means
+# something else.
 _STARTS_MODULES: Final = re.compile(
     r"python[\d.]*|torchrun|accelerate|deepspeed|composer|torchx|coverage|debugpy"
 )
@@ -164,7 +182,7 @@ class Entry:
 
 
 def entry_of(words: Sequence[str], *, is_script: bool) -> Entry | None:
-    """Returns what runs in the end; None where nothing among the words is Python's.
+    """Returns the script or module that runs in the end; None where no word is Python's.
 
     `words` is SCRIPT ARGS, -m MODULE ARGS (`is_script`), or a command and its words.
     """

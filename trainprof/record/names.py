@@ -21,6 +21,13 @@ EVENT_LOG_SUFFIX: Final = ".events"
 MASK: Final = "***"
 
 
+def is_named(name: str, pattern: str) -> bool:
+    """Returns whether `-f` with this pattern means a function, by its qualified or bare name."""
+    from fnmatch import fnmatchcase
+
+    return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition(".")[2], pattern)
+
+
 UNKNOWN_SITE: Final = "unknown"
 
 

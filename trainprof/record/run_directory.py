@@ -1,8 +1,8 @@
-"""Paths and files of a run directory; the two worlds meet here and nowhere else.
+"""Paths and files of a run directory: all that the supervisor and the script's process share.
 
-The layout is a contract: manifest.json, summary.json, events/ (while the script runs with the last
-stack sample of each process), samples/, sources/ where lines were timed, console/ in trials, ranks/
-with launches/ beside it, trials/. Directories are 0700, files 0600.
+The layout is a contract: manifest.json, summary.json, events/ (during the run with the last stack
+sample of each process), samples/, sources/ (timed lines), console/ (trials), ranks/ and launches/,
+trials/. Directories are 0700, files 0600.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RunDirectory:
         return self.path / SOURCES
 
     def create(self) -> None:
-        """Makes the directory and its rooms, 0700; FileExistsError if it is not an empty one."""
+        """Creates the directory and its folders, 0700; FileExistsError if it is not empty."""
         if self.path.is_symlink():
             raise FileExistsError(f"{self.path} is a symbolic link")
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,8 +86,8 @@ class RunDirectory:
 def write_json(path: Path, value: Any) -> None:
     """Writes `value` as strict JSON, secrets masked, whole or not at all (temporary file, rename).
 
-    On a full disk a file that is there already is written over, if its blocks have the room: how a
-    run ended must not be lost to the disk that it filled.
+    On a full disk an existing file is overwritten, if its blocks have the room: the record of how a
+    run ended must not be lost because the run filled the disk.
     """
     from trainprof.record.masking import masked_json  # compiles patterns: not in every process
 

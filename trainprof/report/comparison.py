@@ -223,8 +223,8 @@ def _page(comparison: Comparison, page: Page) -> list[Text]:
     for label, sentence in remarks(comparison)[: None if page.verbose else _MOST_REMARKS]:
         lines += page.paragraph(f"{label}: {page.shortened(sentence, REMARK_CELLS)}.")
     command = confirmation(comparison)
-    confirm = f"confirm with {_RUNS_A_SIDE} runs a side:"
-    return lines if command is None else [*lines, *page.command("Next", confirm, command)]
+    confirm = f"confirms with {_RUNS_A_SIDE} runs a side"
+    return lines if command is None else [*lines, *page.commands("Next:", [(command, confirm)])]
 
 
 def render_markdown(comparisons: Sequence[Comparison], *, verbose: bool = False) -> str:

@@ -348,17 +348,14 @@ def _next(summary: RunSummary, page: Page) -> list[Text]:
     name = shlex.quote(directory)
     if tuning.ended_by in (BUDGET, INTERRUPTED, RUNNING):
         bare = "" if tuning.is_sandboxed else "--unsandboxed "
-        return page.command(
-            "Next",
-            "continue with:",
-            f"trainprof tune --resume {name} {bare}{shlex.join(summary.run.command)}",
-        )
+        again = f"trainprof tune --resume {name} {bare}{shlex.join(summary.run.command)}"
+        return page.commands("Next:", [(again, "continues")])
     fastest = BASELINE if best is None else best.name
     row = next((row for row in summary.trials if row.name == fastest), None)
     if row is None:
         return []
     shown = shlex.quote(f"{directory}/{row.directories[0]}")
-    return page.command("Next", "where its time goes:", f"trainprof report {shown}")
+    return page.commands("Next:", [(f"trainprof report {shown}", "where its time goes")])
 
 
 def render_markdown(summary: RunSummary) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from trainprof.analysis.model.optimizer_builder import minded_of
+from trainprof.analysis.model.optimizer_builder import policy_cautions
 from trainprof.analysis.statistics.speedup import UNKNOWN, SpeedUp
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
@@ -228,7 +228,7 @@ def _builder_cautions(measurements: Measurements) -> list[str]:
     """Returns cautions if a package builds the optimizer that the best trial changed."""
     best, plan = measurements.best, measurements.plan
     is_changed = best is not None and bool(_OF_OPTIMIZERS & best.overrides.keys())
-    return minded_of(plan.optimizers) if is_changed and plan is not None else []
+    return policy_cautions(plan.optimizers) if is_changed and plan is not None else []
 
 
 _SETTINGS: Final = {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from trainprof.cli.app import app, options_with_value, our_part, run_command, separated
 from trainprof.cli.options import seconds
-from trainprof.cli.output import complain, page_of, width_of, write
+from trainprof.cli.output import Working, complain, page_of, width_of, write, write_line
 
 HEAVY = ("torch", "numpy", "rich", "psutil", "pynvml", "trainprof.analysis", "trainprof.report")
 
@@ -34,26 +36,30 @@ def in_empty_directory(tmp_path, monkeypatch):
         (["run", "--max-steps", "0", "x.py"], 125, "'0' is not a whole number of at least 1"),
         (["run", "--max-time", "0", "x.py"], 125, "'--max-time': 0 is not at least 0.001 s"),
         (["run", "-o"], 125, "-o"),
-        (["run", "--frobnicate", "x.py"], 125, "No such option"),
+        (["run", "--frobnicate", "x.py"], 125, "unknown option --frobnicate"),
         (["lines"], 125, "no script given"),
         (["lines", "--", "latest"], 127, "no such script: latest"),
-        (["lines", "-u", "fortnight", "x.py"], 125, "'fortnight' is no unit"),
-        (["lines", "-u", "nan", "x.py"], 125, "'nan' is no unit"),
-        (["lines", "--only", "gpu", "x.py"], 125, "'gpu' is none of workers, main"),
-        (["lines", "latest"], 2, "no run at latest"),
+        (["lines", "-u", "fortnight", "x.py"], 125, "'fortnight' is not a unit"),
+        (["lines", "-u", "nan", "x.py"], 125, "'nan' is not a unit"),
+        (["lines", "--only", "gpu", "x.py"], 125, "'gpu' is not one of workers, main"),
+        (["lines", "latest"], 2, "no run 'latest'"),
         (["lines", "bare"], 2, "bare has no line times"),
         (["lines", "bare", "--top", "many"], 2, "'many' is not a whole number"),
         (["lines", "bare", "more"], 2, "unexpected extra argument"),
-        (["lines", "-f", "x:y", "bare"], 2, "No such option: -f"),
+        (["lines", "-f", "x:y", "bare"], 2, "unknown option -f"),
         (["report"], 2, "RUN"),
-        (["report", "nowhere"], 2, "no run at nowhere"),
-        (["report", ""], 2, "no run named"),
-        (["report", "latest", "--format", "xml"], 2, "'xml' is none of terminal, json, markdown"),
+        (["report", "nowhere"], 2, "no run 'nowhere'"),
+        (["report", ""], 2, "the name of the run is empty"),
+        (
+            ["report", "latest", "--format", "xml"],
+            2,
+            "'xml' is not one of terminal, json, markdown",
+        ),
         (["report", "latest", "--epoch", "9" * 5000], 2, "is not a whole number"),
         (["report", "latest", "--steps", f"1:{'9' * 5000}"], 2, "not A:B"),
         (["report", "latest", "--steps", "5:4"], 2, "not A:B"),
-        (["frobnicate"], 2, "frobnicate"),
-        (["--frobnicate"], 2, "No such option"),
+        (["frobnicate"], 2, "unknown command 'frobnicate'"),
+        (["--frobnicate"], 2, "unknown option --frobnicate"),
     ],
 )
 def test_user_errors_are_one_line_and_a_hint(capsys, arguments, status, part):
@@ -71,6 +77,36 @@ def test_user_errors_are_one_line_and_a_hint(capsys, arguments, status, part):
     assert not Path("trainprof-runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["reprot"], "did you mean report?"),
+        (["train.py", "--epochs", "1"], "trainprof run train.py"),
+        (["run", "--max-step", "5", "train.py"], "did you mean --max-steps?"),
+        (["run", "train"], "did you mean train.py?"),
+        (["run", "sub/trian.py"], "did you mean sub/train.py?"),
+        (["tune", "notes.ipynb"], "jupyter nbconvert --to script notes.ipynb"),
+    ],
+)
+def test_a_slip_gets_the_nearest_name(capsys, arguments, hint):
+    Path("sub").mkdir()
+    for name in ("train.py", "sub/train.py", "notes.ipynb"):
+        Path(name).write_text("")
+    assert run_command(arguments) != 0
+    assert hint in capsys.readouterr().err.splitlines()[1]
+
+
+def test_completion_is_typers_own():
+    command = [sys.executable, "-m", "trainprof"]
+    asked = {
+        "_TRAINPROF_COMPLETE": "complete_bash",
+        "COMP_WORDS": "trainprof re",
+        "COMP_CWORD": "1",
+    }
+    done = subprocess.run(command, env=os.environ | asked, capture_output=True, text=True)
+    assert done.stdout.split() == ["report"]
+
+
 def test_debug_shows_where_an_error_comes_from(capsys):
     assert run_command(["report", "nowhere", "--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err
@@ -84,7 +120,7 @@ def test_an_error_of_ours_is_one_line_too(monkeypatch, capsys):
     assert run_command(["report", "x"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "trainprof: RuntimeError: odd\\nthing",
-        "hint: --debug shows where this comes from",
+        "hint: --debug shows the traceback",
     ]
     monkeypatch.setattr("trainprof.launch.run.resolve", broken)
     assert run_command(["run", "x.py"]) == 125
@@ -158,9 +194,18 @@ def test_what_follows_the_script_is_never_ours(script_arguments):
 
 
 def test_durations():
-    durations = {"0.5": 0.5, ".5s": 0.5, "500ms": 0.5, "90s": 90, "10m": 600, "1h": 3600, "2": 2}
+    durations = {
+        "0.5": 0.5,
+        ".5s": 0.5,
+        "500ms": 0.5,
+        "90s": 90,
+        "10m": 600,
+        "1h": 3600,
+        "7d": 604_800,
+        "2": 2,
+    }
     assert {text: seconds(text) for text in durations} == durations
-    for text in ("", "s", "-1", "1d", "1e3", "nan", "inf", "1 2", "1:30", "٣"):
+    for text in ("", "s", "-1", "1w", "1e3", "nan", "inf", "1 2", "1:30", "٣"):
         with pytest.raises(typer.BadParameter):
             seconds(text)
 
@@ -173,6 +218,53 @@ class Terminal(io.StringIO):
 
     def isatty(self):
         return True
+
+
+class Captured(io.StringIO):
+    """A file that the script's tqdm writes to as well."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.file = open(path, "a+", encoding="utf-8")  # noqa: SIM115
+
+    def fileno(self):
+        return self.file.fileno()
+
+
+def test_a_progress_line_stands_on_a_line_of_its_own(tmp_path):
+    terminal = Terminal()
+    write_line(terminal, "step 3")
+    assert terminal.getvalue() == "\r\x1b[Kstep 3\n"
+    stream = Captured(tmp_path / "log")
+    with stream.file:
+        write_line(stream, "step 1")
+        stream.file.write("\r 10%|#  |")
+        stream.file.flush()
+        write_line(stream, "step 2")
+    assert stream.getvalue() == "step 1\n\nstep 2\n"
+    pipe = io.StringIO()
+    write_line(pipe, "step 4")
+    assert pipe.getvalue() == "step 4\n"
+
+
+def test_a_bar_moves_on_a_terminal_and_is_erased(monkeypatch):
+    monkeypatch.setattr("trainprof.cli.output._BAR_AFTER_S", 0.001)
+    drawn = threading.Event()
+
+    class Watched(Terminal):
+        def flush(self):
+            drawn.set()
+
+    terminal = Watched()
+    with Working(terminal, "analysing the run"):
+        assert drawn.wait(10)
+    text = terminal.getvalue()
+    assert text.startswith("\r\x1b[Ktrainprof: analysing the run ")
+    assert text.endswith("\r\x1b[K")
+    silent = io.StringIO()
+    with Working(silent, "analysing the run"):
+        pass
+    assert silent.getvalue() == ""
 
 
 @pytest.fixture

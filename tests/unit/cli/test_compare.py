@@ -97,13 +97,13 @@ def test_a_gate_that_trips_for_one_of_several_ends_with_1(runs, capsys):
 def test_user_errors_are_one_line_and_a_hint(capsys):
     for words, part in {
         "": "needs two runs",
-        "a1 nowhere": "no run at nowhere",
+        "a1 nowhere": "no run 'nowhere'",
         "--base a1": "--base and --other",
         "a1 --base a2 --other b1": "--base and --other",
         "a1 a1": "a1 is named twice",
         "--base a1 --base a2 --other a1": "a1 is named twice",
         "a1 b1 --fail-if-slower much": "'much' is not a percentage",
-        "a1 b1 --format html": "'html' is none of terminal, json, markdown",
+        "a1 b1 --format html": "'html' is not one of terminal, json, markdown",
     }.items():
         assert run_command(["compare", *words.split()]) == 2
         message, _ = capsys.readouterr().err.splitlines()

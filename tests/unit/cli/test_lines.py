@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from trainprof.cli.app import app, options_with_value, script_word
-from trainprof.cli.lines import names_saved_run
+from trainprof.cli.app import app, options_with_value, run_command, script_word
+from trainprof.cli.lines import _check_functions, names_saved_run
+from trainprof.launch.options import RunOptions
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 VALUED = options_with_value(COMMANDS["lines"])
@@ -68,5 +69,23 @@ def test_lines_takes_all_that_run_does():
     def names(command):
         return {name for parameter in COMMANDS[command].params for name in parameter.opts}
 
-    # It finds nothing, and never makes a device wait.
-    assert names("run") - {"--lines", "--rule"} <= names("lines") | {"script"}
+    assert names("run") - {"--lines"} <= names("lines")
+
+
+def test_the_beginning_of_a_name_is_a_run_unless_it_is_a_command():
+    saved_run("trainprof-runs/torchrun-1")
+    saved_run("trainprof-runs/python-1")
+    assert names_saved_run("torchr")
+    assert not names_saved_run("python")
+
+
+def test_a_function_that_no_file_has_is_refused_before_the_script_starts(capsys):
+    Path("data.py").write_text("class Images:\n    def augment(self): ...\n")
+    Path("train.py").write_text("raise SystemExit(7)\n")
+    assert run_command(["lines", "-f", "augmnt", "train.py"]) == 125
+    message, hint = capsys.readouterr().err.splitlines()
+    assert "no function 'augmnt' in train.py" in message
+    assert "did you mean augment?" in hint
+    assert not Path("trainprof-runs").exists()
+    for pattern in ("augment", "Images.*", "Images.augment", "anywhere:augmnt"):
+        _check_functions([pattern], RunOptions(words=("train.py",)))

@@ -101,22 +101,26 @@ COPY = {"non_blocking": True}
     ("source", "change", "why"),
     [
         (b"# coding: none-such\na = DataLoader(d, 8)\n", CHANGE, "parse: unknown encoding"),
-        (b"# coding: latin-1\na = DataLoader(d, 8)\n", CHANGE, "its encoding is not plain UTF-8"),
-        (b"\xef\xbb\xbfa = DataLoader(d, 8)\n", CHANGE, "its encoding is not plain UTF-8"),
+        (b"# coding: latin-1\na = DataLoader(d, 8)\n", CHANGE, "its encoding is not UTF-8"),
+        (b"\xef\xbb\xbfa = DataLoader(d, 8)\n", CHANGE, "its encoding is not UTF-8"),
         (b"x = '\xff'; a = DataLoader(d, 8)\n", CHANGE, "does not parse"),
         (b"a = DataLoader(d, 8", CHANGE, "does not parse"),
         (b"a = DataLoader(d, 8)\0", CHANGE, "does not parse"),
         (None, CHANGE, "cannot be read: No such file"),
-        (b"train(d)\n", CHANGE, "line 1 holds no calls of DataLoader"),
-        (b"x = x.to(d, torch.half)\n", COPY, "line 1 may give it by position"),
-        (b"x = x.to(*where)\n", COPY, "passes arguments on with"),
-        (b"x = x.to(**where)\n", COPY, "passes arguments on with"),
+        (b"train(d)\n", CHANGE, "line 1 has no calls of DataLoader"),
+        (b"x = x.to(d, torch.half)\n", COPY, "line 1 may pass it by position"),
+        (b"x = x.to(*where)\n", COPY, "passes arguments by"),
+        (b"x = x.to(**where)\n", COPY, "passes arguments by"),
         (b"x = x.to((d))\n", COPY, "written in a way"),
-        (b"x, y = x.to(d), loss.to('cpu')\n", COPY, "which copy of line 1 it is"),
-        (b"x = x.to(d, non_blocking=True)\n", COPY, "it is written so already"),
+        (b"x, y = x.to(d), loss.to('cpu')\n", COPY, "line 1 has several copies"),
+        (b"x = x.to(d, non_blocking=True)\n", COPY, "the call has this value already"),
         (b"x = x.to(d); a = make(d)\n", {**COPY, "pin_memory": True}, "no calls of DataLoader"),
-        (b"a = DataLoader(d, num_workers=args.workers)\n", CHANGE, "args.workers stands there"),
-        (b"a = DataLoader(d)\n", {"persistent_workers": True}, "how many workers there are"),
+        (
+            b"a = DataLoader(d, num_workers=args.workers)\n",
+            CHANGE,
+            "num_workers=args.workers already",
+        ),
+        (b"a = DataLoader(d)\n", {"persistent_workers": True}, "num_workers is not a plain number"),
         (b"a = DataLoader(d)\n", {"x=1), exit(), f(y": 4}, "written in a way"),
     ],
 )
@@ -139,11 +143,11 @@ def test_what_is_to_be_minded_stands_by_the_diff_and_on_stderr(tmp_path, capsysb
     lines = out.decode().splitlines()
     head = lines[: lines.index("--- a/train.py")]
     assert all(line.startswith("# ") for line in head)
-    assert "# mind: workers keep their copy" in head
+    assert "# Note: workers keep their copy" in head
     # Workers may as well lose: who applies it without the page has to know.
-    assert head[1].startswith("# gives: ")
+    assert head[1].startswith("# Expected: ")
     assert "not measured" in head[1]
-    assert "trainprof: mind: workers keep their copy\n" in err
+    assert "trainprof: Note: workers keep their copy\n" in err
     assert len(err.splitlines()) == len(head)
     apply("git", out, tmp_path)
 
@@ -155,7 +159,7 @@ def test_a_terminal_shows_it_once_and_that_a_line_builds_several_loaders(
     monkeypatch.setattr("trainprof.cli.report.is_terminal", lambda stream: True)
     loaders = [summaries.loader("train.py:1", id=i, role=r) for i, r in enumerate(ROLES)]
     out, err = suggested(tmp_path, capsysbinary, loaders=loaders)
-    assert b"# mind: its line builds 2 loaders (training, evaluation): it counts for all" in out
+    assert b"# Note: its line builds 2 loaders (training, evaluation)" in out
     assert err == ""
 
 
@@ -177,7 +181,7 @@ def test_ranks_that_each_had_a_trainprof_tell_where_the_run_began_and_when(tmp_p
     changed_ns = script.stat().st_mtime_ns
     assert b"+a = DataLoader(d, 8, num_workers=4)\n" in again(changed_ns + 1)
     out = again(changed_ns - 1)
-    assert b"edit by hand: train.py has changed since the run" in out
+    assert b"Edit by hand: train.py was edited after the run began" in out
     assert b"+a =" not in out
 
 
@@ -187,7 +191,7 @@ def test_all_optimizers_of_a_finding_are_changed(tmp_path, capsysbinary):
     others = ["Adam gan.py:1", "SGD more.py:1", "Adam more.py:2"]
     known = {"evidence": {"optimizer": "Adam", OTHER_OPTIMIZERS: others}, "change": {"fused": True}}
     out, _ = suggested(tmp_path, capsysbinary, site="gan.py:2", **known)
-    assert b"# edit by hand: Adam at more.py:2: line 2 holds no calls of Adam by its name" in out
+    assert b"# Edit by hand: Adam at more.py:2: line 2 has no calls of Adam" in out
     apply("git", out, tmp_path)
     changed = "d = Adam(p, fused=True)\ng = Adam(q, lr=0.1, fused=True)\n"
     assert (tmp_path / "gan.py").read_text() == changed
@@ -221,7 +225,7 @@ def test_several_changes_of_one_file_apply_together(tmp_path, capsysbinary):
     ]
     out, _ = suggested(tmp_path, capsysbinary, loaders=loaders, findings=findings)
     assert out.count(b"--- a/train.py") == 1
-    assert b"# edit by hand: one above changes the same call" in out
+    assert b"# Edit by hand: a change above is for the same call" in out
     apply("git", out, tmp_path)
     lines[1], lines[3] = "    num_workers=0)", "    8, num_workers=2)"
     assert (tmp_path / "train.py").read_text() == "\n".join(lines)
@@ -260,5 +264,5 @@ def test_a_name_that_not_every_diff_can_hold_and_a_pipe(name, tmp_path, capsysbi
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("a = DataLoader(d, 8)\n")
     out, _ = suggested(tmp_path, capsysbinary, site=f"{name}:1")
-    assert (b"not a plain file" if name == "fifo" else b"by hand: its name has signs") in out
+    assert (b"not a plain file" if name == "fifo" else b"by hand: its name has characters") in out
     assert b"\n---" not in out

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from support import summaries
 
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.cli.app import run_command
-from trainprof.cli.report import LoaderNotFound, RunDamaged, RunNotFound, find_loader, find_run
+from trainprof.cli.report import LoaderNotFound, find_loader
 from trainprof.findings.catalogue import GONE, RULES
 
 
@@ -40,7 +39,7 @@ def report(*words):
 )
 def test_a_merged_finding_is_explained_by_the_one_it_went_into(was, now, saved, capsys):
     assert report("--explain", was) == 0
-    assert capsys.readouterr().out.startswith(f"{was} went into {now}.\n\n{now}\n")
+    assert capsys.readouterr().out.startswith(f"{was} is now part of {now}.\n\n{now}\n")
     path = saved / "summary.json"
     summary = json.loads(path.read_text())
     del summary["rules"]  # runs of those versions know no rules
@@ -76,18 +75,46 @@ def test_why_counts_the_thresholds_that_the_run_was_started_with(tmp_path, capsy
 @pytest.mark.parametrize(("gone", "where"), sorted(GONE.items()))
 def test_what_was_a_finding_once_says_where_it_is_seen_now(gone, where, capsys):
     assert report("--explain", gone) == 2
-    assert f"{gone} is no finding any more" in (text := capsys.readouterr().err)
+    assert f"{gone} is not a finding any more" in (text := capsys.readouterr().err)
     assert where in text
 
 
 @pytest.mark.parametrize("option", ["--why", "--explain"])
-def test_an_unknown_finding_names_those_there_are(saved, option, capsys):
+def test_an_unknown_finding_names_the_nearest(saved, option, capsys):
     assert report(str(saved), option, "nonsense") == 2
-    text = capsys.readouterr().err
-    assert "there is no finding 'nonsense'" in text
-    assert "python_in_loop" in text
+    message, hint = capsys.readouterr().err.splitlines()
+    assert "unknown finding 'nonsense'" in message
+    assert len(hint) < 100
     assert report(str(saved), option, "discarded-gradient") == 2
     assert "did you mean discarded_gradients?" in capsys.readouterr().err
+
+
+def test_why_takes_a_number_of_the_page_and_any_spelling(saved, capsys):
+    shown = []
+    for name in ("1", "serial_loading", "SERIAL-LOADING"):
+        assert report(str(saved), "--why", name) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1] == shown[2]
+    assert report(str(saved), "--why", "2") == 2
+    assert "its findings: 1 serial_loading" in capsys.readouterr().err
+    assert report("--explain", "Serial_Loading") == 0
+    assert capsys.readouterr().out.startswith("serial_loading\n")
+
+
+def test_a_run_without_a_summary_gets_one(tmp_path, capsys, monkeypatch):
+    run = save(summaries.slow_loader(), tmp_path)
+    (run / "summary.json").unlink()
+    monkeypatch.setattr(
+        "trainprof.findings.summarize.summarize", lambda *_, **__: summaries.slow_loader()
+    )
+    assert report(str(run), "--format", "md") == 0
+    assert capsys.readouterr().out == report_of(run, capsys)
+    assert (run / "summary.json").exists()
+
+
+def report_of(run, capsys):
+    assert report(str(run), "--format", "markdown") == 0
+    return capsys.readouterr().out
 
 
 @pytest.mark.parametrize("rule", ["nonsense=1", "gc_pauses.share=much", "gc_pauses.share=-1"])
@@ -99,42 +126,6 @@ def test_a_threshold_that_means_nothing(saved, rule, capsys):
 @pytest.fixture(autouse=True)
 def in_empty_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def make_run(path, manifest='{"schema_version": 1}'):
-    directory = Path(path)
-    directory.mkdir(parents=True)
-    (directory / "manifest.json").write_text(manifest)
-    return directory.resolve()
-
-
-def test_a_run_is_a_directory_a_name_or_latest():
-    run = make_run("trainprof-runs/train-1")
-    Path("trainprof-runs/latest").symlink_to("train-1")
-    Path("train-1").mkdir()  # no run, and hides none
-    for name in ("trainprof-runs/train-1", "trainprof-runs/train-1/", "train-1", "latest"):
-        assert find_run(name).path == run
-    assert find_run(str(run)).path == run
-    Path("cut/events").mkdir(parents=True)
-    make_run("trainprof-runs/many/ranks/0")
-    assert find_run("cut").path == Path("cut").resolve()
-    assert find_run("many").path == Path("trainprof-runs/many").resolve()
-    with pytest.raises(RunNotFound) as caught:
-        find_run("train-2")
-    assert "many, train-1" in (caught.value.hint or "")
-
-
-def test_what_is_no_run_directory_is_refused():
-    Path("empty").mkdir()
-    with pytest.raises(RunDamaged, match="not a run directory"):
-        find_run("empty")
-    Path("file").write_text("")
-    with pytest.raises(RunNotFound):
-        find_run("file")
-    with pytest.raises(RunDamaged, match="format 99"):
-        find_run(str(make_run("newer", '{"schema_version": 99}')))
-    for number, text in enumerate(("", "{", "[]", "[" * 100_000, '{"schema_version": "x"}')):
-        find_run(str(make_run(f"damaged{number}", text)))  # left to the analysis
 
 
 SITES = {3: "src/train.py:84", 4: "src/val.py:9", 7: "other/train.py:84", 8: "src/val.py:9"}
@@ -155,16 +146,16 @@ def test_a_loader_is_meant_by_its_id_or_its_place(name, index):
     assert find_loader(alone, "train.py:84") == 0
 
 
-ALL = "loaders: 3 (src/train.py:84), 4 (src/val.py:9), 7 (other/train.py:84), 8 (src/val.py:9)"
+ALL = "its loaders: 3 (src/train.py:84), 4 (src/val.py:9), 7 (other/train.py:84), 8 (src/val.py:9)"
 
 
 @pytest.mark.parametrize(
     ("name", "sites", "hint"),
     [
-        ("train.py:84", SITES, "name one by id: 3, 7"),
-        ("src/val.py:9", SITES, "name one by id: 4, 8"),
+        ("train.py:84", SITES, "use an id: 3, 7"),
+        ("src/val.py:9", SITES, "use an id: 4, 8"),
         *((name, SITES, ALL) for name in ("5", "train.py", "", "rain.py:84", "-1")),
-        ("3", {}, "no DataLoader was seen in it"),
+        ("3", {}, "trainprof saw no DataLoader in it"),
     ],
 )
 def test_what_is_no_loader_or_several_names_those_there_are(name, sites, hint):
@@ -191,9 +182,9 @@ def test_one_loader_is_shown_in_full_in_each_format(starved, capsys):
         assert "here the time went" not in text
 
 
-@pytest.mark.parametrize("beside", [["--why", "serial_loading"], ["--suggest-patch"]])
-def test_what_is_not_told_of_one_loader_alone_is_refused(starved, beside, capsys):
-    assert run_command(["report", starved, "--loader", "3", *beside]) == 2
+@pytest.mark.parametrize("other", [["--why", "serial_loading"], ["--suggest-patch"]])
+def test_options_for_the_whole_run_are_refused_with_loader(starved, other, capsys):
+    assert run_command(["report", starved, "--loader", "3", *other]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert f"'--loader': it does not go with {beside[0]}" in err
+    assert f"'--loader': not together with {other[0]}" in err

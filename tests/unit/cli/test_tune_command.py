@@ -90,7 +90,7 @@ def test_ctrl_c_before_anything_is_known_says_how_to_begin_again(planted, capsys
     assert "--resume t" in shown
     assert run_command(["report", "t"]) == 2
     shown = capsys.readouterr().err
-    assert "once there is one" in shown
+    assert "it has no result yet" in shown
     assert "tune --resume " in shown
 
 
@@ -283,7 +283,7 @@ def test_nonsense_is_one_line_and_a_hint(planted, capsys):
         "--budget 0s train.py": "not at least 10 s",
         "--trial-steps 3 train.py": "30",
         "none.py": "no such script",
-        "--resume none train.py": "no run at none",
+        "--resume none train.py": "no run 'none'",
     }.items():
         assert said in refusal(capsys, *words.split())
     assert planted == []

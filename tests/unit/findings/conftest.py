@@ -91,6 +91,7 @@ def _sentences(finding: Finding) -> list[str]:
         f"change: {finding.advice}",
         *(f"note: {text}" for text in finding.cautions),
         *(f"also: {text}" for text in finding.also),
+        *([f"costliest: {finding.costliest}"] if finding.costliest else []),
     ]
 
 

@@ -26,9 +26,9 @@ def in_empty_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def create(output=None, stem="train", time_ns=NOON_NS, **environ):
+def create(output=None, stem="train", time_ns=NOON_NS, *, replaces=False, **environ):
     path = None if output is None else Path(output)
-    directory = create_run_directory(path, stem, environ, time_ns=time_ns)
+    directory = create_run_directory(path, stem, environ, time_ns=time_ns, replaces=replaces)
     assert directory.events.is_dir()
     return directory.path.relative_to(Path.cwd())
 
@@ -96,6 +96,29 @@ def test_what_is_there_already_is_refused():
         assert caught.value.hint
     assert list(Path("target").iterdir()) == []
     assert Path("file").read_text() == "x"
+
+
+def test_force_replaces_a_run_and_nothing_else():
+    run = create("run")
+    (run / "manifest.json").write_text('{"schema_version": 1}')
+    (run / "summary.json").write_text("")
+    with pytest.raises(RunDirectoryRefused) as caught:
+        create("run")
+    assert "--force" in caught.value.hint
+    with pytest.raises(RunDirectoryRefused, match="share it"):
+        create("run", replaces=True, RANK="0")
+    create("run", replaces=True)
+    assert sorted(path.name for path in run.iterdir()) == ["events", "samples"]
+    for name in ("other", "extension"):
+        Path(name).mkdir()
+        Path(name, "file").write_text("")
+    Path("extension/manifest.json").write_text('{"schema_version": 1}')
+    Path("link").symlink_to("run")
+    for output in ("other", "extension", "link"):
+        with pytest.raises(RunDirectoryRefused):
+            create(output, replaces=True)
+    assert Path("other/file").exists()
+    assert Path("extension/file").exists()
 
 
 def test_ranks_of_one_launch_meet_whenever_they_come_and_a_second_one_gets_its_own():

@@ -64,7 +64,7 @@ def due(progress, training):
     return progress.lines(list(progress.log.read()), now_ns=training.now)
 
 
-def test_a_pass_ends_with_its_epoch_line(training, progress):
+def test_an_epoch_ends_with_its_epoch_line(training, progress):
     loader = training.loader(41, 3)
     training.begin(loader)
     for number in (1, 2, 3):
@@ -118,7 +118,7 @@ def test_slow_batches_are_warned_of_at_most_thrice_an_epoch_in_five_epochs(train
         lines = due(progress, training)
         warnings.append([line for line in lines if "slow batch" in line])
     assert [len(epoch) for epoch in warnings] == [3, 3, 3, 3, 3, 0, 0]
-    assert "train.py:41 epoch 1 batch 2 was waited for 0.60 s" in warnings[0][0]
+    assert "train.py:41 epoch 1 batch 2 took 0.60 s to arrive" in warnings[0][0]
 
 
 def stands(events, line, pid):

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from trainprof.launch import sources
-from trainprof.launch.sources import named_settings, needs_profile, own_sources, settings_beside
+from trainprof.launch.sources import named_settings, needs_profile, own_sources, settings_next_to
 
 
 def plant(root, *names):
@@ -82,8 +82,11 @@ def test_settings_that_the_command_names(tmp_path, monkeypatch):
 def test_settings_in_folders_that_are_called_so(tmp_path):
     plant(tmp_path, "train.py", "conf/config.yaml", "conf/model/big.yml", "configs/a.json")
     plant(tmp_path, "outputs/config.yaml", "config.yaml", "conf/.hydra/config.yaml")
-    assert set(settings_beside(tmp_path / "train.py")) == {"conf/config.yaml", "conf/model/big.yml"}
-    assert settings_beside(tmp_path / "missing" / "train.py") == {}
+    assert set(settings_next_to(tmp_path / "train.py")) == {
+        "conf/config.yaml",
+        "conf/model/big.yml",
+    }
+    assert settings_next_to(tmp_path / "missing" / "train.py") == {}
 
 
 USE = "@profile\ndef f(): return 1\n"

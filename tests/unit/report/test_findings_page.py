@@ -28,14 +28,19 @@ from trainprof.analysis.summary.finding import (
 from trainprof.analysis.summary.run import Phases, Verdict
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.catalogue import RULES, rule_named
+from trainprof.findings.verdict import with_finding
 from trainprof.report import markdown
 from trainprof.report.page.finding_page import render_rule, render_why
 from trainprof.report.page.findings import (
     findings_section,
+    gain_words,
     next_commands,
-    speedup_in_short,
+    nothing_words,
     speedup_words,
+    why_passed_over,
 )
+from trainprof.report.page.hot_lines import hot_line_words
+from trainprof.report.page.page import render
 from trainprof.report.text.layout import Page
 
 PAGE, VERBOSE = Page(), Page(verbose=True)
@@ -44,8 +49,8 @@ SLOW, HEALTHY = summaries.slow_loader(), summaries.healthy()
 NOTHING = {"findings": [], "verdict": HEALTHY.verdict, "findings_from": 0.03}
 
 
-def section(page: Page = PAGE, room: int | None = None, **changes: Any) -> str:
-    lines = findings_section(replace(SLOW, **changes), page, room)
+def section(page: Page = PAGE, **changes: Any) -> str:
+    lines = findings_section(replace(SLOW, **changes), page)
     return "\n".join(line.plain for line in lines)
 
 
@@ -101,7 +106,7 @@ def test_gains(gallery):
     gallery(
         "gains.txt",
         {
-            title: [speedup_words(finding), speedup_in_short(finding)]
+            title: [gain_words(finding), speedup_words(finding)]
             for title, finding in variants.items()
         },
     )
@@ -115,69 +120,58 @@ def test_all_together_is_noted_where_it_gains_more_than_the_best_alone():
         (two, 5.3, False),
         ([*two[1:], once], 1.2, True),
     ):
-        noted = "All of these together" in section(findings=findings, together=together)
+        text = section(VERBOSE, findings=findings, together=together)
+        noted = "All of these together" in text
         assert noted is is_noted
 
 
-# What has room
+# Blocks
 
 
 def of_little(name: str, **changes: Any) -> Finding:
-    """A finding that may give way to others."""
+    """A finding that gets a line."""
     little: dict[str, Any] = {"severity": "note", "predicted_speedup": [1.0, 1.05]}
     return summaries.finding(id=name, **little | changes)
 
 
-def test_the_first_stands_and_those_of_little_gain_give_way(gallery):
-    many = [of_little(f"rule_{number}") for number in range(7)]
-    cautious = [summaries.finding(cautions=["one", "two", "three", "four"])]
-    gallery(
-        "findings.txt",
-        {
-            "room for one": section(room=6, findings=many, together=1.4),
-            "room for all that are shown": section(findings=many),
-            "many cautions": section(findings=cautious),
-            "many cautions, verbose": section(VERBOSE, findings=cautious),
-        },
-    )
-    assert "7 rule_6" in section(VERBOSE, findings=many)
+def test_findings(gallery):
+    action = {"action": "Load data in worker processes", "cautions": []}
+    code = "DataLoader(..., num_workers=2, persistent_workers=True, prefetch_factor=4)"
+    far = f"/home/user/{'projects/' * 6}train.py:41"
+    blocks = {
+        "code": [summaries.finding(**action, advice=code)],
+        "a flag of the script": [summaries.finding(**action, flag="--workers 2")],
+        "words": [summaries.finding(**action, advice="cheaper samples, stored once")],
+        "a far place": [summaries.finding(**action, advice=code, site=far)],
+        "no place": [summaries.finding(**action, site=None)],
+        "many cautions": [summaries.finding(cautions=["one", "two", "three", "four"])],
+        "not the headline's": [summaries.finding(**action, title="it waits")],
+        "small gains": [of_little(f"rule_{number}") for number in range(3)],
+        "many": [summaries.finding(**action, id=f"rule_{number}") for number in range(5)],
+    }
+    gallery("findings.txt", {title: section(findings=x) for title, x in blocks.items()})
+    for width in (60, 100, 140):
+        text = section(Page(width), findings=blocks["code"])
+        assert all(len(line) <= width for line in text.splitlines())
+    verbose = section(VERBOSE, findings=blocks["many cautions"])
+    assert verbose.count("Note: ") == 4
 
 
-@pytest.mark.parametrize(
-    "worth",
-    [{"severity": "warn", "predicted_speedup": None}, {"predicted_speedup": [1.0, 1.1]}],
-    ids=["a warning", "a gain"],
-)
-def test_what_is_worth_a_change_has_its_lines_whatever_room_there_is(worth):
-    three = [summaries.finding(), of_little("second"), of_little("third", **worth)]
-    text = section(room=1, findings=three)
-    for number, name in ((2, "second"), (3, "third")):
-        assert f"{number} {name} at train.py:41" in text
-    assert text.count("Change: DataLoader(") == 3
-    assert text.count("Gives:") == 1
-    assert "more finding" not in text
+def test_a_small_gain_has_its_name_and_a_warning_has_lines():
+    three = [summaries.finding(), of_little("second"), of_little("third", severity="warn")]
+    text = section(findings=three)
+    assert "\n3  Third" in text
+    assert "Small gains: second" in text
 
 
-def test_no_finding_is_shown_without_its_change_and_what_may_break_by_it():
-    two = [summaries.finding(), of_little("second", cautions=["rows come as a list"])]
-    heights = set()
-    for room in range(40):
-        text = section(room=room, findings=two)
-        _, _, second = text.partition("2 second")
-        assert ("Change: " in second) == ("Mind: rows come as a list." in second) == bool(second)
-        assert bool(second) != ("1 more finding (second): --verbose" in text)
-        assert ("steps 1.00 to 1.05 x as fast" in " ".join(second.split())) == bool(second)
-        heights.add(text.count("\n"))
-    assert len(heights) == 3  # without it, in fewer words, whole
-
-
-def test_each_is_shown_before_one_is_shown_whole():
-    three = [summaries.finding(), of_little("second"), of_little("third")]
-    whole = len(section(room=99, findings=three).splitlines())
-    text = section(room=whole - 1, findings=three)
-    assert text.count("Gives:") == 2
-    assert "Gives:" not in text.split("3 third")[1]
-    assert "Change:" in text.split("3 third")[1]
+def test_the_headline_has_the_first_findings_title_once():
+    finding = summaries.finding(title="each step waits for its batch")
+    verdict = with_finding(SLOW.verdict, [finding])
+    assert verdict.headline.endswith("Each step waits for its batch.")
+    text = render(replace(SLOW, findings=[finding], verdict=verdict), Page(200))
+    assert text.count("ach step waits for its batch") == 1
+    for kept in (HEALTHY.verdict, Verdict("unknown", "No verdict.")):
+        assert with_finding(kept, []) == with_finding(kept, [of_little("x")]) == kept
 
 
 # What no rule judges
@@ -188,6 +182,12 @@ EVALUATION = Verdict("evaluation", "EVALUATION", "highly", 0.6, "train.py:77")
 ALL_REDUCE = Collective("train.py:60", "all_reduce", 250, 18.0)
 
 
+def page_of(**changes: Any) -> str:
+    """Returns what the page has from its headline to its hot lines."""
+    text = render(replace(SLOW, **{"findings_from": 0.03, **changes}), PAGE)
+    return text[: text.index("Whole run")].partition("\n\n")[2].rstrip()
+
+
 def without_findings(
     device: str | None = None,
     *,
@@ -195,13 +195,14 @@ def without_findings(
     collectives: Sequence[Collective] = (),
     **per_step_s: float,
 ) -> str:
-    training = replace(HEALTHY.training, per_step_s=per_step_s, steps=250)
+    step = summaries.statistics(sum(per_step_s.values()))
+    training = replace(HEALTHY.training, per_step_s=per_step_s, step_s=step, steps=250)
     run = replace(HEALTHY.run, device=device)
     changes = {**NOTHING, "verdict": verdict, "collectives": collectives}
-    return section(**changes, training=training, run=run)
+    return page_of(**changes, training=training, run=run)
 
 
-def lines_of(*lines: list[Any]) -> str:
+def lines_of(*lines: list[Any]) -> list[str]:
     """Of a step that is 40 % forward, 30 % Python and 30 % loss, or waits for data."""
     hot = [
         HottestLine(f"net.py:{at}", "attend", part, *who or ["training"], [share, share], 90)
@@ -211,7 +212,7 @@ def lines_of(*lines: list[Any]) -> str:
     computing = {"forward": 0.4, "other": 0.3, "loss": 0.3}
     parts = {"data_wait": 0.9, "forward": 0.1} if is_loading else computing
     training = replace(HEALTHY.training, per_step_s=parts)
-    return section(**NOTHING, training=training, hot_lines=hot)
+    return hot_line_words(replace(SLOW, **NOTHING, training=training, hot_lines=hot), PAGE)
 
 
 def on_device(
@@ -221,14 +222,7 @@ def on_device(
 ) -> str:
     device = Device(0, "cuda:0", [busy, 0.97], idle or {}, {}, None, None, 200, seconds)
     run, phases = replace(HEALTHY.run, device="cuda:0"), Phases(1.0, 100.0, 1.0)
-    return section(**NOTHING, run=run, phases=phases, devices=[device])
-
-
-def with_finding(name: str, device: str | None = None, **per_step_s: float) -> str:
-    training = replace(SLOW.training, per_step_s=per_step_s)
-    run = SLOW.run if device is None else replace(SLOW.run, device=device)
-    text = section(training=training, run=run, findings=[summaries.finding(id=name)])
-    return "".join(text.partition("No finding explains")[1:])
+    return page_of(**NOTHING, run=run, phases=phases, devices=[device])
 
 
 PASSED = [
@@ -241,63 +235,54 @@ PASSED = [
 
 
 def test_what_no_rule_judges(gallery):
-    parts = {"data_wait": 0.013, "forward": 0.008, "backward": 0.008, "optimizer": 0.030}
     computing = {"forward": 0.01, "loss": 0.01, "backward": 0.02, "other": 0.01, "data_wait": 0.05}
     hidden = {"findings_from": 0.18, "passed_over": PASSED}
-    verbose = " ".join(section(VERBOSE, findings=[], **hidden).split())
-    assert all(rule.id.replace("_", " ") in verbose for rule in RULES)
+    many = ["data_wait", "forward", "loss", "backward", "recompute", "optimizer", "gc", "transfer"]
+    verbose = " ".join(section(VERBOSE, findings=[], **hidden, rules=["a_rule"]).split())
     gallery(
         "not_judged.txt",
         {
-            "nothing found": section(**NOTHING),
-            "nothing found in noise": section(findings=[], findings_from=0.18),
-            "hidden by noise": section(findings=[], **hidden),
-            "hidden by noise, verbose": verbose.partition(" Looked for")[0],
+            "nothing found": nothing_words(replace(SLOW, **NOTHING)),
+            "nothing found in noise": nothing_words(
+                replace(SLOW, **{**NOTHING, "findings_from": 0.18})
+            ),
+            "only a small gain": nothing_words(
+                replace(SLOW, **{**NOTHING, "findings": [of_little("x")]})
+            ),
+            "hidden by noise, verbose": verbose,
             "computing and Python": without_findings(**computing),
             "waits": without_findings(forward=0.001, data_wait=0.9),
             "hardly waits": without_findings(forward=0.01, data_wait=0.0004),
-            "Python": without_findings(other=0.1, data_wait=0.1),
-            "recomputing": without_findings(recompute=8, forward=92),
+            "many parts": without_findings(**dict.fromkeys(many, 0.01)),
             "lines": lines_of(["forward", 0.4], ["other", 0.1]),
             "lines of workers": lines_of(["fetch", 0.7, "worker"]),
             "a loss by hand": lines_of(["loss", 0.2]),
             "communication": without_findings(forward=0.1, other=0.1, collectives=[ALL_REDUCE]),
-            "the headline's part, a small one": without_findings(
-                forward=0.024, backward=0.054, data_wait=0.022, verdict=DATA_BOUND
-            ),
-            "the headline's part, outside of steps": without_findings(
-                forward=0.1, verdict=EVALUATION
-            ),
             "on a device, unknown": without_findings("cuda:0", forward=0.05, backward=0.05),
             "on a device": on_device(0.6, forward=30.0, backward=60.0),
             "on a device that waits": on_device(0.3, idle={"loader_s": 40.0}, forward=1),
             "a busy device": on_device(0.95),
             "mostly idle": on_device(0.3),
-            "with a finding": with_finding("saturated_cpu", **parts),
-            "with one of backward": with_finding("unused_gradients", **parts),
-            "with one that slows all of computing": with_finding("thread_count", **parts),
-            "with one for which others wait": with_finding("slow_rank", **parts),
-            "with small parts": with_finding("saturated_cpu", data_wait=0.08, optimizer=0.02),
-            "with one on a device": with_finding("saturated_cpu", "cuda:0", **parts),
-            "with recomputing": with_finding("slow_rank", recompute=0.01, data_wait=0.09),
-            "with little recomputing": with_finding("slow_rank", recompute=0.01, data_wait=0.3),
         },
     )
     few = replace(HEALTHY.training, steady_steps=5)
-    assert section(**NOTHING, training=few) == ""
-    assert section(findings=[], verdict=HEALTHY.verdict) == ""  # of an older trainprof
+    for unknown in ({"training": few}, {"findings_from": None}):
+        assert nothing_words(replace(SLOW, **{**NOTHING, **unknown})) == ""
     with_hidden = {"findings": [summaries.finding()], "passed_over": PASSED}
-    assert "Too little" in section(VERBOSE, **with_hidden)
-    assert "Too little" not in section(**with_hidden)
-    assert "Too little" not in section(VERBOSE, **{**with_hidden, "passed_over": PASSED[1:]})
+    assert "Hidden by the noise" in section(VERBOSE, **with_hidden)
+    assert "Hidden by the noise" not in section(**with_hidden)
+    assert why_passed_over(PASSED[0], SLOW)
 
 
 # The commands that follow it up
 
 
-LINES = ("Lines", "time each line:", "trainprof lines -m kws.train --epochs '2 3'")
-VERIFY = ("Verify", "measure that:", "trainprof tune -m kws.train --epochs '2 3'")
-VERIFY_NUMERICS = (*VERIFY[:2], VERIFY[2].replace("tune", "tune --allow-numerics"))
+AGAIN = ("trainprof report train-20261121-034012-7f3a --verbose", "all details")
+LINES = ("trainprof lines -m kws.train --epochs '2 3'", "times each line")
+TUNE = ("trainprof tune -m kws.train --epochs '2 3'", "measures fix 1")
+TUNE_NUMERICS = (TUNE[0].replace("tune", "tune --allow-numerics"), TUNE[1])
+SHOWN = ("trainprof lines train-20261121-034012-7f3a", "the time of each line")
+TRIES = (TUNE[0], "tries other loader settings")
 WORDS = ["-m", "kws.train", "--epochs", "2 3"]
 IN_WAIT: Any = ("f", "data_wait", "training", [0.5, 0.6], 90)
 IN_LOOP = summaries.finding(id="python_in_loop", is_tried_by_tune=False)
@@ -307,15 +292,19 @@ ON_DEVICE = replace(SLOW.run, command=WORDS, device="cuda:0")
 @pytest.mark.parametrize(
     ("words", "changes", "commands"),
     [
-        (WORDS, {}, [VERIFY]),
-        (WORDS, {"findings": [summaries.finding(id="full_precision")]}, [VERIFY_NUMERICS]),
-        (WORDS, {"findings": [IN_LOOP]}, [LINES]),
-        (WORDS, {"findings": [summaries.finding(id="slow_optimizer", is_tried_by_tune=False)]}, []),
+        (WORDS, {}, [TUNE]),
+        (WORDS, {"findings": [summaries.finding(id="full_precision")]}, [TUNE_NUMERICS]),
+        (WORDS, {"findings": [IN_LOOP]}, [TRIES, LINES]),
+        (
+            WORDS,
+            {"findings": [summaries.finding(id="slow_optimizer", is_tried_by_tune=False)]},
+            [TRIES],
+        ),
         (WORDS, {"findings": [summaries.finding(change={}, is_tried_by_tune=False)]}, [LINES]),
-        (WORDS, {"findings": [IN_LOOP], "lines": SimpleNamespace()}, []),
-        (WORDS, NOTHING, []),
-        (WORDS, {**NOTHING, "hot_lines": [HottestLine("a.py:1", *IN_WAIT)]}, [LINES]),
-        (WORDS, {**NOTHING, "findings_from": None}, []),
+        (WORDS, {"findings": [IN_LOOP], "lines": SimpleNamespace()}, [SHOWN, TRIES]),
+        (WORDS, NOTHING, [TRIES]),
+        (WORDS, {**NOTHING, "hot_lines": [HottestLine("a.py:1", *IN_WAIT)]}, [TRIES, LINES]),
+        (WORDS, {**NOTHING, "findings_from": None}, [TRIES]),
         (WORDS, {**NOTHING, "run": ON_DEVICE}, []),
         ([], {}, []),
         (["-m"], {}, []),
@@ -324,7 +313,8 @@ ON_DEVICE = replace(SLOW.run, command=WORDS, device="cuda:0")
 )
 def test_next_commands(words, changes, commands):
     run = replace(SLOW.run, command=words)
-    assert next_commands(replace(SLOW, **{"run": run, **changes})) == commands
+    summary = replace(SLOW, **{"run": run, **changes})
+    assert next_commands(summary) == [*commands, AGAIN][:2]
 
 
 # Why
@@ -434,10 +424,10 @@ def test_each_rule_is_explained_in_the_width_there_is(rule):
 
 
 def items(**changes: Any) -> str:
-    """Returns what the comment has between how the run ended and where its time went."""
-    blocks = markdown.render(replace(SLOW, **changes)).split("\n\n")
-    ledger = next(at for at, block in enumerate(blocks) if block.startswith("| wh"))
-    return "\n\n".join(blocks[2:ledger])
+    """Returns what the comment has between the hot lines and the whole run."""
+    text = markdown.render(replace(SLOW, **changes))
+    blocks = text.partition("| One training step")[2].partition("\n\n")[2]
+    return blocks.partition("Whole run")[0].strip()
 
 
 def test_findings_in_the_comment(gallery):
@@ -451,10 +441,8 @@ def test_findings_in_the_comment(gallery):
         "findings.md",
         {
             "two": items(findings=[cautious, plain]),
-            "too many": items(findings=many, together=3.21),
-            "no more than are shown": items(findings=many[:5], together=float("inf")),
+            "many": items(findings=many, together=3.21),
             "none": items(**NOTHING),
             "none but one in noise": items(**NOTHING, passed_over=hidden),
         },
     )
-    assert items(**{**NOTHING, "findings_from": None}) == ""

@@ -1,4 +1,4 @@
-"""Data loading: the short page's block, a loader in full, and what is said of it."""
+"""Data loading: a loader in full, and what is said of it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from trainprof.analysis.summary.loader import (
 )
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report import markdown
-from trainprof.report.page.loading import loading_section, render_loader, wanted_lines
+from trainprof.report.page.loading import render_loader
 from trainprof.report.text.layout import Page
 from trainprof.report.text.loader_words import (
-    busy_words,
     faults,
     limit_words,
     makers,
@@ -33,65 +32,8 @@ from trainprof.report.text.loader_words import (
     warnings,
 )
 
-ALL = {
-    "slow_loader": summaries.slow_loader,
-    "killed_for_memory": summaries.killed_for_memory,
-    "accelerator": summaries.accelerator,
-    "starved": summaries.starved,
-    "sparse": summaries.sparse,
-    "hostile": summaries.hostile,
-}
 PAGE, WIDE = Page(), Page(120)
 STARVED = summaries.starved()
-
-
-def block(summary: RunSummary, room: int = 99, page: Page = PAGE) -> list[str]:
-    return [line.plain for line in loading_section(summary, page, room)]
-
-
-# The block on the short page
-
-
-def test_the_block_on_the_short_page(gallery):
-    healthy, accelerator, slow = summaries.healthy(), summaries.accelerator(), ALL["slow_loader"]()
-    wait = summaries.statistics(0.0004, n=248)
-    quick = replace(slow.loaders[0], wait_total_s=0.1, wait_s=wait, first_batch_s=None)
-    far = replace(healthy.loaders[0], site=f"{'deep/' * 9}train.py:38")
-    gallery(
-        "loading_blocks.txt",
-        {
-            "accelerator": block(accelerator),
-            "room for the limit": block(accelerator, 2),
-            "no room for bars": block(STARVED, 7),
-            "room for a fault": block(STARVED, 2),
-            "keeps up": block(healthy),
-            "keeps up, wide": block(healthy, page=WIDE),
-            "keeps up, far away": block(replace(healthy, loaders=[far])),
-        },
-    )
-    assert block(healthy, 0) == block(replace(slow, loaders=[quick])) == []
-    assert wanted_lines(healthy, PAGE) == 0
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_what_is_of_most_use_stays_where_there_is_little_room(name):
-    summary = ALL[name]()
-    whole = block(summary)
-    wanted = wanted_lines(summary, PAGE)
-    assert block(summary, wanted)[:wanted] == whole[:wanted]
-    shorter = [len(block(summary, room)) for room in range(wanted + 1)]
-    heading = shorter[0]
-    assert all(lines <= max(room, heading) for room, lines in enumerate(shorter))
-    for room in range(wanted):
-        assert block(summary, room)[:heading] == whole[:heading]
-
-
-def test_training_comes_before_evaluation():
-    validation = replace(STARVED.loaders[0], id=1, site="val.py:9", role="evaluation")
-    both = replace(STARVED, loaders=[validation, *STARVED.loaders])
-    text = "\n".join(block(both))
-    assert 0 <= text.index("Data loading at cache.py") < text.index("Data loading at val.py")
-    assert "val.py" not in "\n".join(block(both, wanted_lines(both, PAGE)))
 
 
 # A loader in full
@@ -160,7 +102,6 @@ def limited(workers: int, by: str, parts: dict[str, float], **fetched: Any) -> s
 
 
 def test_what_is_said_of_a_loader(gallery):
-    workers = [summaries.worker(n, 0.4, 100, busy=busy) for n, busy in enumerate((0.31, 0.97))]
     stopped = summaries.fetch(0.4, 400, workers=4, running=0.8, throttled=0.2)
     slow = [summaries.slow_sample(307, 0.25), summaries.slow_sample(None, 0.15)]
     slow_samples = fetch_with(typical_sample_s=0.0125, slow_samples=slow)
@@ -170,11 +111,6 @@ def test_what_is_said_of_a_loader(gallery):
             "who prepares a batch": [
                 *(makers(loader(count)) for count in (4, 1, 0, None)),
                 *(makers(loader(count, fetch=None)) for count in (4, None)),
-            ],
-            "how busy workers were": [
-                busy_words(loader(fetch=fetch_with(per_worker=workers))),
-                busy_words(loader(1, fetch=fetch_with(per_worker=workers[:1]))),
-                busy_words(loader(0)),
             ],
             **{
                 f"{count} workers, {by}, {parts}": limited(count, by, parts)

@@ -1,4 +1,4 @@
-"""Reads a run's line times, and the text of the files they were measured in; trusts neither."""
+"""Reads a run's line times and its source files, both of which may hold anything."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from trainprof.analysis.summary.run_summary import RECORDING_STOPPED
 from trainprof.record.files import read_run_file
 from trainprof.record.run_directory import RunDirectory
 
-# No source file of a person comes near. A run has one for each file whose lines it timed.
+# Far above any source file. A run has a copy of each file whose lines it timed.
 MAX_SOURCE_BYTES: Final = 1 << 24
 MAX_SOURCES_BYTES: Final = 1 << 26
 _OF_LINES: Final = ("probe lines ", RECORDING_STOPPED)
-# Another codec may take any time, or be no encoding of text at all.
+# Other codecs may take any time, or not encode text.
 _ENCODINGS: Final = ("utf-8", "utf-8-sig", "ascii", "iso-8859-1")
 _FILE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -44,7 +44,7 @@ def read_line_profile(directory: RunDirectory) -> LineProfile:
     lines = recordings[0].section("options").get("lines")
     only = lines.get("only") if isinstance(lines, dict) else None
     return line_profile(
-        # The script's own first, whose order of functions is then that of all.
+        # The main process first: its order of functions is that of all.
         sorted(processes, key=lambda pair: pair[0].order),
         {
             name: source
@@ -58,7 +58,7 @@ def read_line_profile(directory: RunDirectory) -> LineProfile:
 
 
 def decoded_lines(text: bytes) -> tuple[str, ...]:
-    """Returns a source file's lines as Python reads them; what is no text is replaced."""
+    """Returns a source file's lines as Python reads them; other bytes are replaced."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(text).readline)
     except SyntaxError:
@@ -71,14 +71,14 @@ def decoded_lines(text: bytes) -> tuple[str, ...]:
 
 
 def _faults(recording: Recording) -> list[str]:
-    """Returns what is missing of the recording, and why lines were not timed."""
+    """Returns what the recording lacks, and why lines were not timed."""
     times = recording.section("times")
     faults = faults_of(recording, integer(times.get("spawned_ns")) or 0)
     return [fault for fault in faults if fault in recording.damage or fault.startswith(_OF_LINES)]
 
 
 def _saved_sources(recording: Recording) -> dict[str, Source]:
-    """Returns the texts in the run's sources/ by their names there, of functions that were timed.
+    """Returns the files in the run's sources/ that have timed functions, by name.
 
     Only plain names: nothing outside of sources/ is read.
     """
@@ -104,7 +104,7 @@ def _saved_sources(recording: Recording) -> dict[str, Source]:
 
 
 def _has_changed(file: str, text: bytes) -> bool:
-    """Whether the file holds another text now; False for one that is gone."""
+    """Whether the file has changed since; False if it is gone."""
     if not os.path.isabs(file):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Per-line times: of each process, and of all of them added up."""
+"""Line times of each process, and of all processes together."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from trainprof.analysis.summary.code import (
 from trainprof.analysis.timeline.events import ProcessLog
 from trainprof.record.schema import Kind, Topic
 
-# Since when Python reports the code that line_profiler asked for, and no other.
+# From this version on Python reports only the code that line_profiler asked for.
 _FIRST_REPORTED_ALONE: Final = (3, 12)
-# Nobody times more; a damaged log may hold any number.
+# Far above any run; a damaged log may hold any number.
 MAX_FUNCTIONS: Final = 10_000
 MAX_NAME_CHARACTERS: Final = 4096
 # A LINE record has 24 bits for it.
@@ -43,7 +43,7 @@ _Pairs = dict[int, tuple[int, int]]
 
 @dataclass(slots=True)
 class _Function:
-    """A function while its processes are put together: line to (hits, ns)."""
+    """A function of all processes, line to (hits, ns)."""
 
     why: str
     is_compiled: bool = False
@@ -60,11 +60,11 @@ def line_profile(
 ) -> LineProfile:
     """Adds up the line times of a run's processes.
 
-    The same function of two processes is counted once, unless its file changed between them.
+    A function of two processes counts once, unless its file changed between them.
 
     Args:
-        sources: By the name of the file in the run's sources/.
-        only: "workers" or "main" where the others were not to be timed, or None.
+        sources: By file name in the run's sources/.
+        only: "workers" or "main" if only these were timed, else None.
     """
     functions: dict[tuple[Place, str | None], _Function] = {}
     nameless = 0
@@ -91,7 +91,7 @@ def line_profile(
 
 
 def line_cost(logs: Sequence[ProcessLog]) -> LineCost | None:
-    """Returns what timing lines took in all these processes, None where nothing was timed."""
+    """Returns the cost of line timing in all these processes, None if nothing was timed."""
     timed = [log for log in logs if has_timed_functions(log)]
     if not timed:
         return None
@@ -137,7 +137,7 @@ def source_name(metadata: Mapping[str, Any]) -> str | None:
 def last_rows(log: ProcessLog) -> dict[int, _Pairs]:
     """Returns line to (hits, ns) by function id, from the last record of each line."""
     rows = log.details[log.details["kind"] == Kind.LINE]
-    # A record that was being written when the process was killed lacks its value.
+    # The last record of a killed process may lack its value.
     rows = rows[(rows["value"] > 0) & (rows["value"] < MAX_NUMBER)]
     lines = rows["thread"].astype(np.int64) | rows["flags"].astype(np.int64) << _THREAD_BITS
     times = rows["end"] - rows["start"]

@@ -59,11 +59,11 @@ if TYPE_CHECKING:
     from trainprof.analysis.timeline.iterations import LoaderIterations
 
 DEFAULT_SLOW_SAMPLES: Final = 10
-# Few samples of the state say nothing about how long a process was in each.
+# Too few samples of the state do not show how long a process was in each.
 MIN_STATES: Final = 20
 _WAITING: Final = "D"
 _OF_WORKER: Final = (Topic.ENVIRONMENT, Topic.SITE)
-# Of a million rows a copy would be felt.
+# A copy of a million rows would be slow.
 _BLOCK: Final = 1 << 16
 _SUMMED: Final = (
     *("wall_s", "running_s", "runnable_s", "throttled_s", "reading_s", "asleep_s", "cpu_s"),
@@ -76,8 +76,8 @@ class SlowSamples:
     """The samples that took longest in each process, shape (n,).
 
     Attributes:
-        loader, pid, worker: As in `FetchTable`, of the fetch that asked for it.
-        value: The index asked for; its place in the batch where that is no number.
+        loader, pid, worker: As in `FetchTable`, of the fetch that requested it.
+        value: The index requested; its place in the batch if that is not a number.
         kept_off_ns: For how long that fetch could have run and no core was free; NaN if unknown.
     """
 
@@ -148,9 +148,9 @@ class BatchPreparation:
         return replace(self, fetches=fetches.rows(mine), slow=rows_of(slow, slow_here))
 
 
-def fetch_of(making: BatchPreparation, p: LoaderIterations) -> Fetch | None:
+def fetch_of(preparation: BatchPreparation, p: LoaderIterations) -> Fetch | None:
     """Sums up the fetches of one loader, None where none was seen."""
-    table, samples = making.fetches, making.samples
+    table, samples = preparation.fetches, preparation.samples
     is_mine = table.loader == p.loader
     if not is_mine.any():
         return None
@@ -169,7 +169,7 @@ def fetch_of(making: BatchPreparation, p: LoaderIterations) -> Fetch | None:
         dataset_s=int((mine.wall_ns - mine.collate_ns).sum()) / 1e9,
         collate_s=int(mine.collate_ns.sum()) / 1e9,
         typical_sample_s=float(np.median(per_sample)) / 1e9,
-        slow_samples=_slowest(making, p.loader),
+        slow_samples=_slowest(preparation, p.loader),
         per_worker=sorted(
             workers, key=lambda row: (row["worker"] is not None, row["worker"], row["pid"])
         ),
@@ -181,10 +181,10 @@ def _standard_error(sizes: Float64) -> float | None:
     return float(sizes.std(ddof=1)) / len(sizes) ** 0.5 if len(sizes) > 1 else None
 
 
-def _slowest(making: BatchPreparation, loader: int) -> list[dict[str, Any]]:
-    slow = making.slow
+def _slowest(preparation: BatchPreparation, loader: int) -> list[dict[str, Any]]:
+    slow = preparation.slow
     rows = np.flatnonzero(slow.loader == loader)
-    rows = rows[np.argsort(-slow.took_ns[rows], kind="stable")][: making.slow_samples]
+    rows = rows[np.argsort(-slow.took_ns[rows], kind="stable")][: preparation.slow_samples]
     slowest = []
     for row in rows.tolist():
         number, value = int(slow.worker[row]), int(slow.value[row])
@@ -196,7 +196,7 @@ def _slowest(making: BatchPreparation, loader: int) -> list[dict[str, Any]]:
                 "place_in_batch": None if is_index else value,
                 "seconds": float(slow.took_ns[row] / 1e9),
                 "kept_off_s": None if np.isnan(slow.kept_off_ns[row]) else kept_off_s,
-                "at_s": float((slow.start_ns[row] - making.origin_ns) / 1e9),
+                "at_s": float((slow.start_ns[row] - preparation.origin_ns) / 1e9),
                 "worker": number - 1 if number else None,
                 "pid": int(slow.pid[row]),
             }
@@ -343,9 +343,9 @@ def with_sampled_reading(
 ) -> FetchTable:
     """Returns fetches with their `reading_ns`, where the kernel did not report it.
 
-    Of the fetches of a loader that read something, the share of samples that met them waiting is
-    the share of their time; others waited for something else. In the process that trains only the
-    main thread is sampled.
+    Of the fetches that read something, the share of samples in which the process waited is the
+    share of their time. Other fetches waited for something else. In the process that trains only
+    the main thread is sampled.
     """
     has_read = (np.nan_to_num(table.read_bytes) > 0) | (np.nan_to_num(table.major_faults) > 0)
     if not has_read.any() or not np.isnan(table.reading_ns).all():
@@ -378,7 +378,7 @@ def _sampled(
         start = np.sort(table.start_ns[of_process])
         end = np.sort(table.start_ns[of_process] + table.wall_ns[of_process])
         t_ns, is_waiting = states.of_process(pid)
-        # In as many fetches as have begun and not ended.
+        # Inside a fetch: more have begun than have ended.
         inside = np.searchsorted(start, t_ns, "right") > np.searchsorted(end, t_ns, "left")
         sampled += int(inside.sum())
         waiting += int((inside & is_waiting).sum())

@@ -14,10 +14,10 @@ from trainprof.record.schema import RECEIVE_CPU_SHIFT, Kind, NextPartsFlag
 # A poll that finds a batch takes less; one that waits for a worker takes more.
 READY_NS: Final = 200_000
 # Of a usual batch's time to be prepared: those below came out of a buffer.
-_QUICK_SHARE: Final = 0.5
-# Of all of them, quick ones among them: a usual one.
+_FAST_SHARE: Final = 0.5
+# Of all of them, fast ones among them: a usual one.
 _USUAL_QUANTILE: Final = 0.75
-# Of what starts of epochs took: what quick batches saved later on.
+# Of what starts of epochs took: what fast batches saved later on.
 _GIVEN_BACK_SHARE: Final = 0.5
 
 
@@ -63,7 +63,7 @@ def receiving_cpu_s(details: Details) -> Float64 | None:
 def starts_of(p: LoaderIterations, fetches: FetchTable) -> dict[str, float]:
     """Returns what iterators and first batches took: figures of `Loader` by name.
 
-    Later starts do not count where quick batches saved most of them: with its first batch a stream
+    Later starts do not count where fast batches saved most of them: with its first batch a stream
     that shuffles fills a buffer, and has its last ones out of that.
     """
     begun_ns, saved_ns = p.init_ns + np.maximum(p.first_ns, 0), _saved_ns(p, fetches)
@@ -81,16 +81,16 @@ def starts_of(p: LoaderIterations, fetches: FetchTable) -> dict[str, float]:
 
 
 def _saved_ns(p: LoaderIterations, fetches: FetchTable) -> Float64:
-    """Returns what the quick batches of each epoch saved compared with usual ones."""
+    """Returns what the fast batches of each epoch saved compared with usual ones."""
     own = fetches.loader == p.loader
     took, start = fetches.wall_ns[own], fetches.start_ns[own]
     if len(took) == 0:
         return np.zeros(len(p))
     usual = float(np.quantile(took, _USUAL_QUANTILE))
     place = p.number_at(start)
-    is_quick = (place >= 0) & (took < _QUICK_SHARE * usual)
+    is_fast = (place >= 0) & (took < _FAST_SHARE * usual)
     at_once = max(len(np.unique(fetches.worker[own])), 1)
-    saved = np.bincount(place[is_quick], (usual - took[is_quick]) / at_once, minlength=len(p))
+    saved = np.bincount(place[is_fast], (usual - took[is_fast]) / at_once, minlength=len(p))
     return saved.astype(np.float64)
 
 

@@ -26,7 +26,7 @@ class FetchTable:
     Attributes:
         loader: 0 where it is not known.
         worker: Its number + 1, 0 in the process that trains.
-        samples: Asked for; 1 where the index is no list.
+        samples: Requested; 1 if the index is not a list.
         waited_ns: From the `next` around it to its start (the sampler), 0 in a worker.
         stands_for: How many fetches a measured one stands for, 0 for one that was not measured.
         cpu_ns, process_cpu_ns: CPU time of the thread, and of all threads of the process.
@@ -154,16 +154,16 @@ def copying_loaders(events: Events, fetches: FetchTable) -> set[int]:
 
 
 def innermost_around(end: Int64, outer_end: Int64, begun: Int64) -> Int64:
-    """Returns the place of the innermost outer stretch of time around each inner one, or -1.
+    """Returns the place of the innermost outer interval around each inner one, or -1.
 
     Args:
         outer_end: In order of start.
-        begun: The place of the last outer stretch that began before each inner one, or -1.
+        begun: The place of the last outer interval that began before each inner one, or -1.
     """
     around: Int64 = begun.copy()
     is_past = around[:0]
     for _ in range(_MAX_DEPTH):
-        # Where one ended before, an earlier one may reach over it: a loader in a dataset.
+        # If that ended before, an earlier one may be around it: a loader in a dataset.
         is_past = np.flatnonzero(around >= 0)
         is_past = is_past[outer_end[around[is_past]] < end[is_past]]
         if len(is_past) == 0:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from trainprof.analysis.run.metadata import Sites, integer, integers, words
 from trainprof.analysis.summary.loader import LoaderCall
+from trainprof.record.files import contents_of
 
 _KEPT: Final = "persistent_workers"
+_LARGEST_BYTES: Final = 1 << 20
+_PACKAGES: Final = re.compile(r"(.*/(?:site|dist)-packages)/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +26,11 @@ class BuilderSettings:
         prefix: Of each argument's name there.
         arguments: Of a DataLoader, which it takes.
         keeps_workers: persistent_workers=True is its default.
-        evaluates, copies, checks, quiet, fuses: What evaluates less often, copies batches with
-            non_blocking, checks no step's loss, logs less in the loop, fuses its AdamW.
+        evaluates, copies, checks, quiet, fuses: The change that evaluates less often, copies with
+            non_blocking, does not check each step's loss, logs less, fuses its AdamW.
         compiles: The prefix of the arguments that compile the model: PREFIX itself is True,
             PREFIX_mode is as torch.compile's.
+        defined_in: The file that has the names of its arguments, from the folder of packages.
     """
 
     call: str
@@ -37,6 +43,7 @@ class BuilderSettings:
     checks: str | None = None
     quiet: str | None = None
     fuses: str | None = None
+    defined_in: str | None = None
 
     def name_of(self, argument: str) -> str:
         """Returns what an argument of a DataLoader is called there."""
@@ -46,10 +53,39 @@ class BuilderSettings:
         """Returns arguments of a DataLoader by their names there; None where one has none."""
         if any(name not in self.arguments for name in change):
             return None
-        # Without workers torch refuses to keep them.
+        # torch refuses persistent_workers=True without workers.
         are_gone = self.keeps_workers and change.get("num_workers") == 0
         wanted = {**change, _KEPT: False} if are_gone else change
         return {self.name_of(name): value for name, value in wanted.items()}
+
+    def without(self, lacking: Collection[str]) -> BuilderSettings:
+        """Returns it without the arguments that an installed version does not have."""
+        changes: dict[str, Any] = {
+            name: None
+            for name in _CHANGES
+            if not set(lacking).isdisjoint(_names_in(getattr(self, name)))
+        }
+        known = (name for name in self.arguments if self.name_of(name) not in lacking)
+        return replace(self, arguments=tuple(known), **changes)
+
+    def lacking(self, packages: Path) -> list[str]:
+        """Returns which of its arguments the version in a folder of packages does not have."""
+        file = packages / (self.defined_in or "")
+        text = None if self.defined_in is None else contents_of(file, _LARGEST_BYTES)
+        if text is None:
+            return []
+        defined = set(re.findall(r"^\s+(\w+)\s*[:=]", text.decode("utf-8", "replace"), re.M))
+        changes = (name for change in _CHANGES for name in _names_in(getattr(self, change)))
+        return [x for x in (*map(self.name_of, self.arguments), *changes) if x not in defined]
+
+
+# What is said of other arguments than a DataLoader's.
+_CHANGES: Final = ("evaluates", "copies", "compiles", "checks", "quiet", "fuses")
+
+
+def _names_in(change: str | None) -> list[str]:
+    """Returns the arguments that a change names; the first is PREFIX of what compiles."""
+    return re.findall(r"(\w+)=", change or "") or ([change] if change else [])
 
 
 _HUGGING_FACE: Final = BuilderSettings(
@@ -57,17 +93,15 @@ _HUGGING_FACE: Final = BuilderSettings(
     "dataloader_",
     ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory"),
     # With eval_strategy="epoch" it ignores eval_steps.
-    evaluates=(
-        'eval_strategy="steps" with a larger eval_steps, and save_strategy, save_steps to match '
-        "for load_best_model_at_end"
-    ),
+    evaluates='eval_strategy="steps" with a larger eval_steps',
     copies='accelerator_config={"non_blocking": True}',
     compiles="torch_compile",
     checks="logging_nan_inf_filter=False",
     quiet="disable_tqdm=True, a larger logging_steps",
     fuses='optim="adamw_torch_fused"',
+    defined_in="transformers/training_args.py",
 )
-# By top-level package. Of others only that they build the loader is said.
+# By top-level package; of other packages only the name is reported.
 _KNOWN: Final = {
     "transformers": _HUGGING_FACE,
     "sentence_transformers": replace(_HUGGING_FACE, call="SentenceTransformerTrainingArguments"),
@@ -77,13 +111,35 @@ _KNOWN: Final = {
         ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory"),
     ),
     "timm": BuilderSettings(
-        "create_loader", "", ("num_workers", "persistent_workers", "pin_memory"), keeps_workers=True
+        "create_loader",
+        "",
+        ("num_workers", "persistent_workers", "pin_memory"),
+        keeps_workers=True,
+        defined_in="timm/data/loader.py",
     ),
 }
 
 
-def settings_of(package: str | None) -> BuilderSettings | None:
-    return None if package is None else _KNOWN.get(package)
+def settings_of(package: str | None, lacking: Collection[str] = ()) -> BuilderSettings | None:
+    """Returns the call of the user's that has a package's settings.
+
+    Args:
+        lacking: Arguments that its installed version does not have, as `Loader` has them.
+    """
+    settings = _KNOWN.get(package or "")
+    return settings.without(lacking) if settings is not None and lacking else settings
+
+
+def lacking_arguments(metadata: Mapping[str, Any], sites: Mapping[int, Any]) -> list[str]:
+    """Returns which arguments the installed version of a loader's builder does not have.
+
+    Args:
+        sites: [file, line, function] by number, absolute where a package's.
+    """
+    settings, place = settings_of(builder_of(metadata)), sites.get(metadata.get("built_at") or 0)
+    file = place[0] if isinstance(place, list) and place and isinstance(place[0], str) else ""
+    packages = _PACKAGES.match(file)
+    return [] if settings is None or packages is None else settings.lacking(Path(packages[1]))
 
 
 def builder_of(metadata: Mapping[str, Any]) -> str | None:
@@ -111,17 +167,17 @@ def call_of(metadata: Mapping[str, Any], sites: Sites) -> LoaderCall | None:
     )
 
 
-# Those that a loader makes for itself, of its dataset alone.
+# Those that torch creates itself, from the dataset alone.
 TORCHS_SAMPLERS: Final = ("RandomSampler", "SequentialSampler")
-# Where the class of a sampler is from that only the user can have made, where no package did.
+# Where the class of a sampler that only the user can have passed is from.
 _OF_OTHERS: Final = ("torch", "other")
 
 
 def whole_batches(metadata: Mapping[str, Any]) -> str | None:
-    """Returns the arguments with which torch asks a dataset for a batch at once.
+    """Returns the arguments with which torch fetches a whole batch at once.
 
-    None where the user's own rule or a package makes up batches or the sampler, and where the
-    dataset takes no list of indices, nor could as tensors.
+    None where a package or another rule of the user's forms the batches or the sampler, and where
+    the dataset neither takes a list of indices nor could become tensors.
     """
     size, drawn = integer(metadata.get("batch_size")), _drawn(metadata)
     is_plain = metadata.get("batch_sampler") == "BatchSampler" and builder_of(metadata) is None
@@ -136,7 +192,7 @@ def whole_batches(metadata: Mapping[str, Any]) -> str | None:
 def _drawn(metadata: Mapping[str, Any]) -> str | None:
     """Returns what draws a loader's samples, as an argument; None where that is unknown.
 
-    `sampler` is the one that the call has: torch makes none but its own two.
+    `sampler` is that of the present call: torch creates only its own two.
     """
     sampler, origin = metadata.get("sampler"), metadata.get("sampler_from")
     if sampler in TORCHS_SAMPLERS and origin in ("torch", None):

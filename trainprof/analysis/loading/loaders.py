@@ -21,6 +21,7 @@ from trainprof.analysis.loading.loader_builder import (
     TORCHS_SAMPLERS,
     builder_of,
     call_of,
+    lacking_arguments,
     whole_batches,
 )
 from trainprof.analysis.loading.workers import (
@@ -48,16 +49,16 @@ from trainprof.analysis.timeline.iterations import (
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.names import UNKNOWN_SITE
-from trainprof.record.schema import Kind
+from trainprof.record.schema import Kind, Topic
 
 _LOADERS_MODELLED: Final = 8
 MAX_BOUNDS: Final = 4
 _CALLS: Final = (Kind.LOADER_NEXT, Kind.SAMPLER, Kind.LOADER_CLOSE)
-# Numbers of batches that epochs came to: of loaders over parts of the data, one after the other.
+# Different numbers of batches in epochs that end: then each epoch is over a part of the data.
 _UNLIKE: Final = 3
-# Epochs that ended are listed one by one up to this number: later ones are like them.
+# Epochs that ended are listed up to this number: later ones are like them.
 _ENDED_LISTED: Final = 32
-# Of the epochs of an evaluation: from there on a line is where it is called.
+# Of the epochs of an evaluation, from which on a line is the one that calls it.
 _MOST: Final = 0.5
 
 
@@ -80,16 +81,16 @@ class LoaderPart:
 
 
 def loader_part(run: Analysed) -> LoaderPart:
-    timeline, making = run.timeline, batch_preparation(run)
-    loaders = loaders_of(run, making)
+    timeline, preparation = run.timeline, batch_preparation(run)
+    loaders = loaders_of(run, preparation)
     costliest = sorted(loaders, key=lambda loader: -loader.wait_total_s)[:_LOADERS_MODELLED]
-    known = {loader.id: _pipeline_inputs(run, making, loader.id) for loader in costliest}
-    samples = trained_samples(timeline, making.fetches, run.metadata)
+    known = {loader.id: _pipeline_inputs(run, preparation, loader.id) for loader in costliest}
+    samples = trained_samples(timeline, preparation.fetches, run.metadata)
     known_of = cache(lambda number: model_of(known.get(number)))
     loaders = with_bounds(loaders, known_of)
-    in_loop = loaders_in_loop(run, making, loaders)
+    in_loop = loaders_in_loop(run, preparation, loaders)
     making_of = {
-        loader.id: fetch_samples(making.fetches, loader.id, making.stack_samples)
+        loader.id: fetch_samples(preparation.fetches, loader.id, preparation.stack_samples)
         for loader in in_loop
         if loader.num_workers and loader.role == TRAINING
     }
@@ -99,7 +100,7 @@ def loader_part(run: Analysed) -> LoaderPart:
 def with_bounds(
     loaders: list[Loader], known_of: Callable[[int], LoaderModel | None]
 ) -> list[Loader]:
-    """Returns all loaders, those that were waited for most with what bounds them."""
+    """Returns all loaders; those with the longest waits have their bounds."""
     eligible = [
         loader
         for loader in loaders
@@ -111,7 +112,7 @@ def with_bounds(
 
 
 def _bound_of(model: LoaderModel | None) -> LoaderBound | None:
-    """The model is not exact: a limit that the run went below is the measured step."""
+    """The model is not exact: a limit above the measured step is reported as that step."""
     if model is None:
         return None
     bound, measured_s = model.now.bound, model.measured.step_s
@@ -125,43 +126,47 @@ def _bound_of(model: LoaderModel | None) -> LoaderBound | None:
     )
 
 
-def _pipeline_inputs(run: Analysed, making: BatchPreparation, loader: int) -> PipelineInputs | None:
-    """None where lines were timed or devices waited for: parts are slowed, and not alike."""
+def _pipeline_inputs(
+    run: Analysed, preparation: BatchPreparation, loader: int
+) -> PipelineInputs | None:
+    """None where lines were timed or devices waited for: that slows parts unequally."""
     host = run.recording.section("host")
     cores = run.host.cores.usable or number(host.get("cores"), 0.0)
     if cores <= 0 or run.has_timed_lines() or run.synchronized() is not None:
         return None
     return pipeline_inputs(
         run.timeline,
-        making.fetches,
+        preparation.fetches,
         run.metadata,
         loader,
         cores=cores,
         ranks=run.host.ranks,
-        details=making.details,
-        samples=making.samples.get(run.process.pid or 0, []),
+        details=preparation.details,
+        samples=preparation.samples.get(run.process.pid or 0, []),
     )
 
 
-def loaders_of(run: Analysed, making: BatchPreparation) -> list[Loader]:
+def loaders_of(run: Analysed, preparation: BatchPreparation) -> list[Loader]:
     timeline, metadata = run.timeline, run.metadata
     events = timeline.all_events
     calls = events.where(events.is_kind(*_CALLS))
     loaders = [
-        _loader_of(run, p, calls.where(calls.site == p.loader), making, is_here=is_here)
+        _loader_of(run, p, calls.where(calls.site == p.loader), preparation, is_here=is_here)
         for p, is_here in zip(timeline.loaders, timeline.on_thread.tolist(), strict=True)
     ]
     names = LineNames(metadata.texts, run.sites())
-    loaders = _with_callers(loaders, timeline, making.details, names)
+    loaders = _with_callers(loaders, timeline, preparation.details, names)
     loaders = with_others_of_line(loaders, [metadata.loader(x.id).get("serial") for x in loaders])
     return sorted(loaders, key=lambda x: (x.role != TRAINING, x.id))
 
 
-def loaders_in_loop(run: Analysed, making: BatchPreparation, loaders: list[Loader]) -> list[Loader]:
+def loaders_in_loop(
+    run: Analysed, preparation: BatchPreparation, loaders: list[Loader]
+) -> list[Loader]:
     """Returns the loaders with the figures of their epochs in the training phase alone.
 
-    Loaders without an epoch in it are left out, those that another thread reads are left as they
-    are. Of an epoch whose iterator was created ahead of it, all counts but that creation.
+    Loaders without an epoch in it are left out. Those that another thread reads stay unchanged. If
+    an iterator was created before the phase, its epoch counts without that creation.
     """
     timeline = run.timeline
     events, loop = timeline.all_events, (timeline.window.loop_start, timeline.window.loop_end)
@@ -180,7 +185,7 @@ def loaders_in_loop(run: Analysed, making: BatchPreparation, loaders: list[Loade
             figures = _figures(
                 replace(p, init_ns=np.where(begins_inside, p.init_ns, 0)).where(is_inside),
                 own.where(p.among(is_inside, own.start)),
-                making.within(p, is_inside),
+                preparation.within(p, is_inside),
                 is_pinned=bool(loader.pin_memory),
                 evaluation=inside,
             )
@@ -200,7 +205,7 @@ def _with_callers(
 ) -> list[Loader]:
     """Returns the loaders with the line of the training code that calls each evaluation.
 
-    That is the innermost line of a function that is at work in training too, but elsewhere in it.
+    That is the innermost line of a function that also runs during training, at another line.
     """
     begun = details[details["kind"] == Kind.LOADER_PASS]
     training, evaluating = Counter[Stack](), []
@@ -227,21 +232,26 @@ def _with_callers(
 
 
 def _loader_of(
-    run: Analysed, p: LoaderIterations, calls: Events, making: BatchPreparation, *, is_here: bool
+    run: Analysed,
+    p: LoaderIterations,
+    calls: Events,
+    preparation: BatchPreparation,
+    *,
+    is_here: bool,
 ) -> Loader:
     """Builds the entry of a loader that the training thread consumes, or another one."""
     metadata, sites = run.metadata.loader(p.loader), run.sites()
     is_pinned, segments = bool(metadata.get("pin_memory")), run.timeline.segments
     evaluation = segments if is_here else None
-    figures = _figures(p, calls, making, is_pinned=is_pinned, evaluation=evaluation)
-    fetch, asked = figures["fetch"], has_asked(making.streams, figures["fetch"])
-    own_details = making.details[making.details["site"] == p.loader]
+    figures = _figures(p, calls, preparation, is_pinned=is_pinned, evaluation=evaluation)
+    fetch, asked = figures["fetch"], has_asked(preparation.streams, figures["fetch"])
+    own_details = preparation.details[preparation.details["site"] == p.loader]
     built = own_details[own_details["kind"] == Kind.LOADER_BUILT]
     site, collate = metadata.get("site"), metadata.get("collate_site")
     settings: dict[str, Any] = {
         name: read(metadata.get(name)) for names, read in _SETTINGS for name in names
     }
-    lines, library_call = fetch_lines(making.fetches, p.loader, making.stack_samples)
+    lines, library_call = fetch_lines(preparation.fetches, p.loader, preparation.stack_samples)
     return Loader(
         id=p.loader,
         site=sites[site if isinstance(site, int) else 0],
@@ -251,10 +261,11 @@ def _loader_of(
         **figures,
         shares_samples=_shares_samples(metadata, has_asked=asked),
         length=None if _has_parts(p) else integer(metadata.get("length")),
-        lost_workers=lost_workers(own_details, making.origin_ns),
+        lost_workers=lost_workers(own_details, preparation.origin_ns),
         thread="training" if is_here else "other",
         collate_site=sites[collate] if isinstance(collate, int) else None,
         built_by=builder_of(metadata),
+        builder_lacks=lacking_arguments(metadata, run.metadata.texts[Topic.SITE]),
         built=max(len(built), 1),
         datasets=len(np.unique(built["value"])) if built["value"].any() else None,
         whole_batches=whole_batches(metadata),
@@ -263,25 +274,25 @@ def _loader_of(
         call=call_of(metadata, sites),
         hot_lines=lines,
         library_call=library_call,
-        worker_threads=threads_of(making.threads, fetch),
-        equal_workers=equal_workers(making.streams, fetch),
+        worker_threads=threads_of(preparation.threads, fetch),
+        equal_workers=equal_workers(preparation.streams, fetch),
         has_asked_for_worker=asked or metadata.get("shards") is not None,
         overlaps=bool(p.overlaps.any()),
         changed_between_passes=run.metadata.changed_attributes(p.loader),
-        touches_device=p.loader in making.copying,
+        touches_device=p.loader in preparation.copying,
     )
 
 
 def _figures(
     p: LoaderIterations,
     calls: Events,
-    making: BatchPreparation,
+    preparation: BatchPreparation,
     *,
     is_pinned: bool,
     evaluation: Int64 | None,
 ) -> dict[str, Any]:
     """Returns the figures of `Loader` that iterations and fetches give, by name."""
-    fetches, details, length = making.fetches, making.details, calls.end - calls.start
+    fetches, details, length = preparation.fetches, preparation.details, calls.end - calls.start
     sampler_ns = int(length[calls.is_kind(Kind.SAMPLER)].sum())
     sampler_ns += int(fetches.waited_ns[fetches.loader == p.loader].sum())
     parts = details[(details["site"] == p.loader) & (details["kind"] == Kind.NEXT_PARTS)]
@@ -301,7 +312,7 @@ def _figures(
         "sampler_starts_s": sampler_starts_s(p, calls, fetches) if sampler_ns else None,
         **delivery_of(parts, calls),
         "pin_s": _seconds_within(pinned, p) if is_pinned and len(pinned) else None,
-        "fetch": fetch_of(making, p),
+        "fetch": fetch_of(preparation, p),
         "evaluation_s": float(_evaluation_ns(p, calls, evaluation).sum() / 1e9),
         "evaluation_wait_s": float(p.wait_ns[p.of_stage(EVALUATION)].sum() / 1e9),
     }
@@ -320,13 +331,13 @@ def _seconds_within(details: Details, p: LoaderIterations) -> float:
 
 
 def _has_parts(p: LoaderIterations) -> bool:
-    """Whether epochs go over parts of the data: for one length they end after too many numbers."""
+    """Whether epochs are over parts of the data: they end after different numbers of batches."""
     return len(np.unique(p.batches[p.is_ended])) >= _UNLIKE
 
 
 def _draws_all(metadata: Mapping[str, Any]) -> int | None:
     """Returns the length of a dataset of which torch's own loader and sampler draw each sample."""
-    # A package that shares batches out among ranks has classes of its own, as accelerate does.
+    # Packages that split batches across ranks have classes of their own, as accelerate does.
     is_torchs = metadata.get("kind") == "DataLoader" and _has_torchs_samplers(metadata)
     if not is_torchs or metadata.get("samples_plainly") is not True:
         return None
@@ -334,7 +345,7 @@ def _draws_all(metadata: Mapping[str, Any]) -> int | None:
 
 
 def _draws_in_order(metadata: Mapping[str, Any]) -> bool | None:
-    """Whether torch's own sampler goes through a dataset from its first sample to its last."""
+    """Whether torch's sampler draws a dataset in order, from its first sample to its last."""
     if not _has_torchs_samplers(metadata):
         return None
     return bool(metadata["sampler"] == "SequentialSampler")
@@ -378,7 +389,7 @@ def samples_of(
 
     Workers are sent indices ahead of time: of each epoch those of the batches taken count. None
     where sizes are unknown: an iterable dataset is asked for more than it has, and an index that
-    is no list has no length.
+    is not a list has no length.
     """
     loader = metadata.loader(p.loader)
     drawn = events.where(events.is_kind(Kind.SAMPLER) & (events.site == p.loader))
@@ -416,7 +427,7 @@ def trained_samples(timeline: Timeline, fetches: FetchTable, metadata: Metadata)
 
 
 def with_others_of_line(loaders: Sequence[Loader], serials: Sequence[object]) -> list[Loader]:
-    """Returns each loader with what its call builds besides: what for, and what that forbids.
+    """Returns each loader with the roles of others that its call builds, and what they forbid.
 
     Those of one line that exist at the same time have different serials.
     """
@@ -424,7 +435,7 @@ def with_others_of_line(loaders: Sequence[Loader], serials: Sequence[object]) ->
     joined = []
     for loader, serial in numbered:
         others = [(x, number) for x, number in numbered if _is_of_one_call(loader, x)]
-        # One that is recreated with other arguments is no other.
+        # A loader recreated with other arguments is the same one.
         roles = {x.role for x, n in others if (x.role, n) != (loader.role, serial)}
         # The arguments of one call are those of all.
         all_of_call = [loader, *(other for other, _ in others)]

@@ -138,7 +138,7 @@ def has_asked(streams: Mapping[int, WorkerStream], fetch: Fetch | None) -> bool:
 
 
 def _last(key: str, environments: Iterable[Any]) -> Mapping[str, Any]:
-    """Returns the note under a key that was written last, {} where there is none."""
+    """Returns the note under a key that was written last, {} without one."""
     note = last_record(key, (x for x in environments if isinstance(x, dict))).get(key)
     return note if isinstance(note, dict) else {}
 

@@ -1,4 +1,4 @@
-"""What torch.compile spent on compiling."""
+"""The time that torch.compile takes to compile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainprof.analysis.timeline.ledger import within
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import CompileFlag, Kind
 
-# What a later version was compiled for.
+# What changed before a later version.
 NUMBER: Final = "number"
 SHAPE: Final = "shape"
 
@@ -25,10 +25,10 @@ def compilations_of(
     sites: Sites,
     worked: Coverage | None = None,
 ) -> list[Compilation]:
-    """Returns them by line, most time first.
+    """Returns compilations by line, the slowest first.
 
     Args:
-        worked: When a device surely did; None without one.
+        worked: When a device was surely busy; None without one.
     """
     rows = _calls(timeline)
     starts, took_ns = rows.start, rows.end - rows.start
@@ -55,11 +55,10 @@ def compilations_of(
 
 
 def _are_again(rows: Events) -> Bool:
-    """Returns which are versions of code that had been compiled for the same mode; with later
-    parts.
+    """Returns which are versions of code that was compiled before in the same mode.
 
-    The first version for training after one for evaluation is none, nor the other way round. Its
-    later parts have the version's number, and no reason of their own.
+    The first version for training after one for evaluation does not count, nor the reverse. Later
+    parts of a version have its number, and no reason of their own.
     """
     is_first = (rows.flags & CompileFlag.LATER_PART) == 0
     is_other_mode = is_first & ((rows.flags & CompileFlag.OTHER_MODE) > 0)
@@ -71,14 +70,14 @@ def _are_again(rows: Events) -> Bool:
 
 
 def _reasons(flags: npt.NDArray[np.uint8]) -> list[str]:
-    """Returns what changed, most often first; what torch doesn't say is left out."""
+    """Returns what changed, most frequent first, as far as torch reports it."""
     names = {CompileFlag.OTHER_NUMBER: NUMBER, CompileFlag.OTHER_SHAPE: SHAPE}
     counts = {name: int(np.count_nonzero(flags & flag)) for flag, name in names.items()}
     return sorted((name for name in counts if counts[name]), key=lambda name: -counts[name])
 
 
 def compiling_in_training(timeline: Timeline) -> Coverage:
-    """Returns when the training thread compiled in its loop, evaluation left out."""
+    """Returns when the training thread compiled in its loop, without evaluation."""
     calls = _calls(timeline)
     spans = np.stack((calls.start, calls.end), axis=1)[_in_training(calls.start, timeline)]
     return Coverage.of(spans, (timeline.window.loop_start, timeline.window.loop_end))

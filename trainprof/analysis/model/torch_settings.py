@@ -1,4 +1,4 @@
-"""How torch was set while it trained, as inside/model/torch_settings.py noted it."""
+"""torch's settings during training, as inside/model/torch_settings.py recorded them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ class LoopedOptimizer:
         tensors: How many parameters it has, in `groups`.
         site: The user's line that built it, else that of its first step; None: unknown.
         is_plain: Without momentum and weight decay; older runs don't record it.
-        is_told_to: By foreach=False, which holds on a device too.
-        spent_s: In its steps, of the training phase, with `has_hooks` those of registered
-            functions.
+        is_told_to: By foreach=False, which applies on a device too.
+        spent_s: In its steps in the training phase; with `has_hooks` also in registered hooks.
         built_by: As OptimizerCall has it.
     """
 
@@ -53,7 +52,7 @@ class LoopedOptimizer:
 
 @dataclass(frozen=True, slots=True)
 class OwnOptimizer:
-    """An optimizer whose step the script's author wrote; `site` is where its step begins."""
+    """An optimizer class of the user's; `site` is where its step begins."""
 
     name: str
     tensors: int
@@ -63,20 +62,20 @@ class OwnOptimizer:
 
 @dataclass(frozen=True, slots=True)
 class TorchSettings:
-    """How torch was set, as the training process recorded it.
+    """torch's settings, as the training process recorded them.
 
     Attributes:
-        threads: That torch computes with on the CPU; the line that sets them is `threads_set_at`.
+        threads: Of torch on the CPU; the line that sets them is `threads_set_at`.
         cores_allotted: To the process, by a batch system.
         backward_nodes: Operators per backward pass, the median of a few.
-        is_data_parallel: By DistributedDataParallel: ranks wait for one another inside the model.
+        is_data_parallel: By DistributedDataParallel: ranks wait for each other inside the model.
         looped, own: In the order of their first steps.
-        used: All optimizers that were recorded, most time first.
-        unfused: Those of torch's optimizers that could be fused and are not, on a device too.
+        used: All recorded optimizers, the slowest first.
+        unfused: torch's optimizers that could be fused and are not, on a device too.
         reloads_loaders: Lightning's Trainer builds loaders again for later epochs.
-        optimizers: How many made a step, as far as recorded.
-        decomposes_in_float64: The script's text decomposes matrices, where it trains in float64.
-        convolves_in_float64: Parameters may be such weights of convolutions.
+        optimizers: The number that made a step, as far as recorded.
+        decomposes_in_float64: The script's text decomposes matrices, and it trains in float64.
+        convolves_in_float64: Parameters may be float64 weights of convolutions.
     """
 
     threads: int | None = None
@@ -103,11 +102,11 @@ def torch_settings(
     updates_s: Mapping[int, float],
     calls: Mapping[int, int] | None = None,
 ) -> TorchSettings:
-    """Reads the settings; nothing in the texts is trusted.
+    """Reads the settings; the texts may hold anything.
 
     Args:
-        updates_s: What optimizers' steps took of the training phase, by the number of each.
-        calls: Of their steps there, likewise.
+        updates_s: Time of optimizers' steps in the training phase, by optimizer number.
+        calls: Number of these steps, likewise.
     """
     records = metadata.environment()
     spent = _Updates(updates_s, metadata.texts[Topic.OPTIMIZER], records, calls or {})
@@ -149,7 +148,7 @@ _Known = TypeVar("_Known", LoopedOptimizer, OwnOptimizer, OptimizerUse)
 
 
 class _Updates:
-    """What optimizers' steps took, by the records of optimizers: of the first few alone."""
+    """The time of optimizers' steps, by their records; only the first optimizers have one."""
 
     def __init__(
         self,
@@ -161,8 +160,8 @@ class _Updates:
         """
         Args:
             spent_s: By the number of each, as `calls` are.
-            names: Of their classes, with a "#" and a serial number; without a number, a class of
-                which there are very many, the later ones unnamed.
+            names: Of their classes, with a "#" and a serial number; the number is missing if there
+                are very many of a class, whose later ones have no name.
             records: Of the process's environment.
         """
         self._spent_s = spent_s
@@ -184,9 +183,9 @@ class _Updates:
         return 0.0 if number is None else self._spent_s.get(number, 0.0)
 
     def with_others(self, known: list[_Known]) -> list[_Known]:
-        """Adds the time of optimizers that have no record, where they are sure to be alike.
+        """Adds the time of optimizers without a record that surely equal recorded ones.
 
-        A script may build one for each task, at one line; and older runs do not record numbers.
+        A script may build one per task in one line, and older runs do not record numbers.
         """
         optimizers = list(known)
         for name, spent_s in self._others_s.items():

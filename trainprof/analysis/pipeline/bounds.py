@@ -1,6 +1,6 @@
-"""What bounds a loader's throughput, and what other settings of it would give: intervals.
+"""What bounds a loader's throughput, and what its steps would take with other settings: intervals.
 
-The recorded fetches and computations are played through torch's pipeline again.
+The recorded fetches and computations are replayed through torch's pipeline.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ Scenario: TypeAlias = Literal["low", "mid", "high"]
 # benchmarks/pipeline_model.py prints what it is.
 MODEL_ERROR: Final = 0.05
 _HIGHEST_ERROR: Final = 0.25
-# Cores that all have work take longer over each piece of it: caches, hyper-threads, clock rates.
+# Work takes longer while all cores are busy: caches, hyper-threads, clock rates.
 BUSY_CORES_SLOWDOWN: Final = 1.25
 _MAYBE: Final = {"low": 0.0, "mid": 0.5, "high": 1.0}
-# Workers collate into the new pages of shared memory: 0.3 to 1.6 ns were seen
+# Workers collate into new pages of shared memory: 0.3 to 1.6 ns were measured
 # (benchmarks/pipeline_model.py --only large, virtual machine).
 _SHARED_MEMORY_S_PER_BYTE: Final = {"low": 0.0, "mid": 0.7e-9, "high": 2e-9}
 # From this number of busy cores on, computing is the work of threads that wait for one another:
-# with two busy workers on two cores it was seen to take 3.6 times as long.
+# two busy workers on two cores slowed it by a factor of 3.6.
 _SEVERAL_THREADS: Final = 1.5
 # Below this share of the step a loader is not slow: XProf's "moderately input bound".
 BLOCKED_SHARE: Final = 0.05
-# Of the fetch, from which on it is said to wait for storage.
+# Of the fetch, from which on storage is its cause.
 READING_SHARE: Final = 0.5
-# Of the next limit: cores that have more to do than this are what bounds it.
+# Of the next limit, from which on the cores are the bound.
 CROWDED_FROM: Final = 1.1
 
 
@@ -81,20 +81,20 @@ class PipelineInputs:
 
     Attributes:
         batches: Per epoch.
-        left: That an epoch would go on with, were it not left after those, by `break` say.
+        left: Batches that an epoch still had when the loop left it, by `break` say.
         fetch_s: Of each batch, in the sampler's order; `running_s`, `runnable_s` and `reading_s`
             are parts of it, `cpu_s` is of all threads: NaN where not measured.
         compute_s, wait_s: Behind the k-th batch, and inside the `next` that gave it.
-        workers_busy: The mean number of workers that fetched while the k-th was computed with.
+        workers_busy: Mean number of workers that fetched during the k-th computation.
         receive_s, sampler_s, turnaround_s, spawn_s, boot_s, compute_cores, others: As in
             `Pipeline`; without workers `sampler_s` is all of `next` but the fetch.
         reset_s, end_s: Resuming persistent workers, and shutting down others.
-        cores: That can be used; of several ranks on a host, what each has of them, one at least.
+        cores: Usable ones; of several ranks on a host, the part of each, one at least.
         ranks: That share the host's cores, this one among them.
         batch_bytes: Of the tensors and arrays of a mean batch.
-        fetch_slowdown, main_slowdown: What fetches and the main process took longer because cores
-            were shared, as a share of their running parts.
-        shards: Of a stream that gives them to workers as a whole; None of other data.
+        fetch_slowdown, main_slowdown: By what share the running parts of fetches and of the main
+            process took longer because cores were shared.
+        shards: Of a stream that gives each to one worker; None of other data.
     """
 
     setting: Setting
@@ -137,14 +137,14 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a step's time goes to, and what it cannot get below.
+    """The parts of a step's time, and its lower limits.
 
     Attributes:
         name: What bounds throughput.
-        wait_cause: What most of the wait goes to: the same names but COMPUTE.
+        wait_cause: The largest part of the wait: the same names but COMPUTE.
         parts_s: Of a mean step: BLOCKED, RECEIVE, SAMPLER, COMPUTE; they add up to it.
-        limits_s: What a step would take at least for a worker (or storage), the CPU, and the main
-            process alone.
+        limits_s: The shortest step that a worker (or storage), the CPU, or the main process would
+            allow by itself.
     """
 
     name: str
@@ -233,14 +233,14 @@ def _play(inputs: PipelineInputs, setting: Setting, scenario: Scenario) -> _Play
 def _reset_s(inputs: PipelineInputs, setting: Setting) -> float:
     """Returns what it takes to resume persistent workers.
 
-    Of an epoch that was left they first fetch what it had asked for, which is thrown away.
+    If the epoch before was left, they first fetch what it had requested, which is dropped.
     """
     recorded = inputs.setting
     if recorded.is_persistent and recorded.workers:
         return inputs.reset_s
     asked = min(setting.prefetch * setting.workers, inputs.left)
-    made_s = float(inputs.fetch_s.mean()) / setting.workers
-    return inputs.reset_s + asked * max(made_s, inputs.receive_s.mid)
+    prepared_s = float(inputs.fetch_s.mean()) / setting.workers
+    return inputs.reset_s + asked * max(prepared_s, inputs.receive_s.mid)
 
 
 def _sampling_error(inputs: PipelineInputs, played: _Played) -> float:
@@ -274,7 +274,7 @@ def measured_rates(inputs: PipelineInputs) -> Rates | None:
 def _filled(setting: Setting, batches: int) -> slice:
     """Returns the steps of a filled pipeline, whole cycles of the workers; all but one if none.
 
-    At both ends an epoch draws on what was fetched ahead: if it is long enough, they are left out.
+    Both ends of an epoch use prefetched batches: if it is long enough, they are left out.
     """
     cycle = max(setting.workers, 1)
     ahead = setting.prefetch * setting.workers
@@ -341,7 +341,7 @@ def pipelines_of(inputs: PipelineInputs, setting: Setting, scenario: Scenario) -
 def _epochs_of(inputs: PipelineInputs, series: Float64) -> list[Float64]:
     """Cuts a series into epochs.
 
-    One that was cut off is filled up with what followed its first batch, which bears what is paid
+    One that was cut off is filled up with what followed its first batch, which pays what comes
     once.
     """
     batches = inputs.batches
@@ -352,18 +352,18 @@ def _epochs_of(inputs: PipelineInputs, series: Float64) -> list[Float64]:
 
 
 def _waiting_for_one_another(inputs: PipelineInputs, setting: Setting) -> float:
-    """Returns how many times as long computing may take because threads wait for one another."""
-    threads, made_s = inputs.compute_cores.mid, float(inputs.fetch_s.sum())
-    if threads < _SEVERAL_THREADS or made_s <= 0:
+    """Returns the factor by which threads that wait for one another may slow computing."""
+    threads, prepared_s = inputs.compute_cores.mid, float(inputs.fetch_s.sum())
+    if threads < _SEVERAL_THREADS or prepared_s <= 0:
         return 1.0
-    running = float(running_of(inputs, "mid").sum()) / made_s
+    running = float(running_of(inputs, "mid").sum()) / prepared_s
     return max((threads + setting.workers * running) / inputs.cores, 1.0)
 
 
 def _fetch_parts(
     inputs: PipelineInputs, setting: Setting, scenario: Scenario
 ) -> tuple[Float64, Float64]:
-    """Splits the fetches into time asleep and running, were there cores to spare."""
+    """Splits the fetches into time asleep and time running on idle cores."""
     wall, running = inputs.fetch_s, running_of(inputs, scenario)
     asleep = np.maximum(wall - running * (1 + inputs.fetch_slowdown), 0.0)
     if inputs.setting.workers == 0 < setting.workers:
@@ -412,7 +412,7 @@ def bound_of(inputs: PipelineInputs, p: Pipeline, parts: dict[str, float]) -> Bo
     slow_side = _slow_side(inputs, p)
     limits = _limits(p, STORAGE if slow_side == STORAGE else LATENCY)
     is_blocked = parts[BLOCKED] > BLOCKED_SHARE * sum(parts.values())
-    # Kept from the cores, the main process is slow in whatever it does: they bound it, not that.
+    # Short of cores, the main process is slow in all that it does: then they are the bound.
     is_crowded = limits[CPU] > CROWDED_FROM * max(s for k, s in limits.items() if k != CPU)
     in_main = {name: parts[name] for name in (RECEIVE, SAMPLER, COMPUTE)}
     in_wait = {slow_side: parts[BLOCKED], RECEIVE: parts[RECEIVE], SAMPLER: parts[SAMPLER]}

@@ -49,7 +49,7 @@ _MAX_WORKERS: Final = 4096
 _MOST_ENDED: Final = 0.5
 # Of the measured step to the model's.
 LARGEST_DEVIATION: Final = 1.5
-# The model plays each batch several times; means of more say no more about what bounds a loader.
+# The model replays each batch several times; more of them do not make its means better.
 MAX_BATCHES: Final = 1_000
 # Unknown without workers: as measured for HOOKS.md sections 2 and 3, where batches of 256 KB to
 # 8 MB took 0.4 to 1.4 ms to receive on a busy machine.
@@ -93,7 +93,7 @@ def model_of(inputs: PipelineInputs | None) -> LoaderModel | None:
     measured, now = measured_rates(inputs), predict(inputs)
     if measured is None or not 0 < now.step_s.mid < np.inf:
         return None
-    # A model that is further from what was measured is not one of this run.
+    # A model that deviates more from the measured step is not one of this run.
     if not 1 / LARGEST_DEVIATION <= measured.step_s / now.step_s.mid <= LARGEST_DEVIATION:
         return None
     return LoaderModel(inputs, measured, now)
@@ -139,7 +139,7 @@ def pipeline_inputs(
     def known(values: Float64) -> bool:
         return not np.isnan(values).all()
 
-    # A thread that runs has a whole core, as long as there is one.
+    # A running thread has a whole core, if there is one.
     own_cores = max(cores / ranks, min(cores, 1.0))
     inputs = PipelineInputs(
         setting=setting,
@@ -251,7 +251,7 @@ def _without_workers(
     inputs: PipelineInputs, epochs: list[RecordedEpoch], method: Any
 ) -> PipelineInputs:
     drawn = np.concatenate([epoch.wait_ns for epoch in epochs]) / 1e9 - inputs.fetch_s
-    # Ahead of an epoch's first batch a sampler may work out all of its order.
+    # A sampler may compute all of its order before an epoch's first batch.
     is_later = np.concatenate([np.arange(len(epoch)) > 0 for epoch in epochs])
     drawn = drawn[is_later] if is_later.any() else drawn
     boot = _GUESSED_BOOT_S.get(method if isinstance(method, str) else "fork")
@@ -370,14 +370,14 @@ def _busy_cores(samples: Samples, start_ns: int, end_ns: int) -> float | None:
 
 
 def with_contention(inputs: PipelineInputs) -> PipelineInputs:
-    """Finds how much longer everything took in the recording because cores were shared.
+    """Finds by how much shared cores slowed the recording.
 
     How long fetches waited for a core shows how many threads of other processes wanted one too.
     """
     running, runnable = running_of(inputs, "mid"), filled(inputs.runnable_s, inputs.fetch_s)
     if inputs.wait_s is None or runnable is None or not running.any():
         return inputs
-    # One that mostly sleeps waits for a core at each waking, however many are free.
+    # A loader that mostly sleeps waits for a core at each wake-up, however many are free.
     if min(float(runnable.sum()), float(running.sum())) < _TELLING_SHARE * inputs.fetch_s.sum():
         return inputs
     slowdown, workers = float(runnable.sum() / running.sum()), inputs.setting.workers
@@ -389,13 +389,13 @@ def with_contention(inputs: PipelineInputs) -> PipelineInputs:
         own += (workers - 1) * busy + computing * inputs.compute_cores.mid
     others = inputs.cores * (1 + slowdown) - own
     others = others if others >= _LEAST_OTHERS else 0.0
-    # They come and go: half of them, or twice as many.
+    # They come and go: half the number, or twice.
     tried = Interval(others / 2, others, others * 2)
     return _likeliest(replace(inputs, fetch_slowdown=slowdown, others=tried))
 
 
 def _likeliest(inputs: PipelineInputs) -> PipelineInputs:
-    """Returns the slowdown of computing that gives most nearly what was recorded."""
+    """Returns the slowdown of computing that comes nearest to the recording."""
     everybody = inputs.setting.workers + max(inputs.compute_cores.mid, 1.0) + inputs.others.mid
     most = max(everybody / inputs.cores - 1, 0.0)
     tried = [replace(inputs, main_slowdown=most * share) for share in _SLOWDOWNS_TRIED]

@@ -1,4 +1,4 @@
-"""The epochs over a loader as they were recorded: each batch with the fetch that made it."""
+"""The epochs over a loader as they were recorded: each batch with its fetch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_JOINED: Final = 1_000
 _FEW: Final = 1.5
 # Loops that copy ahead hold no more batches than this before they compute with the first.
 _IN_HAND: Final = 4
-# Of what the loop does between later calls: with batches that are skipped it does less.
+# Of the time between later calls: the loop does less with batches that it skips.
 _IDLE_SHARE: Final = 0.1
 
 
@@ -69,8 +69,8 @@ def recorded_epochs(
 ) -> list[RecordedEpoch]:
     """Finds the last epochs of a loader of which the fetches are known, in order of time.
 
-    Where the training process creates an iterator for each batch, and fetches it itself, they are
-    one epoch, without what iterators take to begin.
+    If the training process creates an iterator for each batch, and fetches it itself, they are one
+    epoch, without what iterators take to begin.
     """
     chosen = np.flatnonzero(p.trained() if p.trained().any() else p.batches > 0)
     events = timeline.events.where(timeline.events.site == p.loader)
@@ -105,11 +105,11 @@ def recorded_epochs(
         compute_ns = _compute_ns(mine, asked_again, no_computing)
         left = 0 if are_joined else skipped_first(mine, computing)
         if number == chosen[0] and len(mine) > left + 1:
-            # A run's first step pays once for imports and kernels: that is no computing of a batch.
+            # A run's first step pays once for imports and kernels, which later batches do not.
             compute_ns[left] = min(compute_ns[left], compute_ns[left + 1 :].max())
         begun, took_ns = fetches.start_ns[rows], fetches.wall_ns[rows]
         is_own = setting.workers == 0
-        made_ns = took_ns - pauses.inside_ns(begun, begun + took_ns) if is_own else took_ns
+        prepared_ns = took_ns - pauses.inside_ns(begun, begun + took_ns) if is_own else took_ns
         wait_ns = mine.end - mine.start - pauses.inside_ns(mine.start, mine.end)
         epochs.append(
             rows_of(
@@ -118,13 +118,13 @@ def recorded_epochs(
                     boot_ns=_boot_ns(begun, int(p.start[number] + p.init_ns[number]), setting),
                     starts=mine.start,
                     ends=mine.end,
-                    wait_ns=np.minimum(wait_ns, made_ns) if are_joined else wait_ns,
+                    wait_ns=np.minimum(wait_ns, prepared_ns) if are_joined else wait_ns,
                     compute_ns=compute_ns,
                     drawn_ns=_inside(draws, mine),
                     fetch=rows,
                     fetch_starts=begun,
                     fetch_ends=begun + took_ns,
-                    fetch_ns=made_ns,
+                    fetch_ns=prepared_ns,
                 ),
                 slice(left, None),
             )
@@ -135,7 +135,8 @@ def recorded_epochs(
 def skipped_first(nexts: Events, computing: Int64) -> int:
     """Returns how many of an epoch's first batches were skipped, as resumed training does.
 
-    Computing are starts of forwards, backwards and updates of the same thread, in order.
+    Args:
+        computing: Starts of forwards, backwards and updates of the same thread, in order.
     """
     if len(nexts) < 2:
         return 0

@@ -23,8 +23,8 @@ from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import Kind
 
-# A loader's first batches are not its pace: what workers prepared at once when they were started,
-# and as much again until they take turns.
+# A loader's first batches do not show its pace: those that workers prepared all at once at their
+# start, and the same number again until they take turns.
 _START: Final = 2
 _FIRST_BATCHES: Final = 2
 
@@ -36,8 +36,8 @@ class FreeSteps:
     Attributes:
         table: Those on free data; of their parts it has saving checkpoints alone.
         first: The number of steps before.
-        is_least: They may be faster still: of much of the copying it is unknown whether a device
-            worked meanwhile, and none of that is taken out.
+        is_least: They may be faster still: whether a device worked during much of the copying is
+            unknown, and none of that is taken out.
     """
 
     table: StepTable
@@ -46,7 +46,7 @@ class FreeSteps:
 
 
 def free_steps(recorded: RecordedSteps) -> FreeSteps | None:
-    """Returns the steps on free data, None where there is none.
+    """Returns the steps on free data, None without any.
 
     Copies of batches inside the calls of free loaders are taken out of them, as far as a device's
     work did not hide them.

@@ -1,4 +1,4 @@
-"""Which lines the time goes to, by stack samples: of each part, of fetches, of a step."""
+"""The slowest lines by stack samples: of each part, of fetches, of a step."""
 
 from __future__ import annotations
 
@@ -31,29 +31,27 @@ FETCH: Final = "fetch"
 TRAINING_THREAD: Final = "training"
 WORKER_THREAD: Final = "worker"
 _MOST_LINES: Final = 20
-# A step, in the middle of the interval: less is noise on the page.
+# Of a step, in the middle of the interval: less is noise.
 _SHOWN_FROM_SHARE: Final = 0.01
-# Of the moments at which a look was wanted: where fewer could be taken, those that could are no
-# fair sample of the others, and tell only what a line takes at least; or nothing.
+# Of the wanted samples: with fewer taken they show only a line's lower bound, or nothing.
 _FAIR_KNOWN_SHARE: Final = 0.9
 _MIN_KNOWN_SHARE: Final = 1 / 3
 SHOWN_FROM_SHARE: Final = 0.05
-# Where even fewer could be taken in time, a line that most of them met all the same, and so much of
-# which lies well inside of it, is likely the one.
+# With even fewer taken in time, a line is likely if most of them met it, and met it well inside.
 LIKELY_FROM_SHARE: Final = 0.5
 LIKELY_INSIDE_SHARE: Final = 1 / 3
 _SHOWN_LINES: Final = 5
 _OTHER_LINES: Final = 3
-# Of the samples that were wanted in a part, those that were taken in one function or below it.
+# Of the samples wanted in a part: taken in one function or below it.
 _ENDS_SHARE: Final = 0.85
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFetches:
-    """What the workers of a training loader were sampled at while they prepared batches.
+    """Samples of a training loader's workers while they prepared batches.
 
     Attributes:
-        busy_share: Of training, for which each of them prepared batches, on average.
+        busy_share: Of training, in which a worker prepared batches, on average.
     """
 
     samples: FetchSamples
@@ -71,12 +69,12 @@ def hottest_lines(
 ) -> list[HottestLine]:
     """Returns the lines with most self time, the largest share first.
 
-    The innermost frame of the user's counts: torch's operators and other packages count for the
-    line that called them, backward for the line of its call, except for Python hooks in it.
+    The innermost frame of the user's counts: torch and other packages count for the line that
+    called them, backward for the line of its call, except for Python hooks in it.
 
     Args:
         step_s: Seconds of a steady step by ledger key.
-        settled_ns: When warm-up was over.
+        settled_ns: When warm-up ended.
     """
     samples = samples.where(samples.wanted_ns >= settled_ns)
     taken, wanted = parts.keys_of(samples)
@@ -103,7 +101,7 @@ def hottest_lines(
 
 
 def _with_device_waits(step_s: Mapping[str, float], asked: Mapping[str, int]) -> dict[str, float]:
-    """Returns a step's seconds with waits for a device in the calls that they were part of."""
+    """Returns a step's seconds with waits for a device counted for the calls that waited."""
     waiting = ("sync", "transfer")
     together = sum(step_s.get(key, 0.0) for key in (*waiting, "device_wait"))
     samples = sum(asked.get(key, 0) for key in waiting)
@@ -126,9 +124,9 @@ def lines_of_part(
     """Returns the lines of one part, with their shares of a step.
 
     Args:
-        asked: How many samples were due: late ones may have been anywhere in it.
-        of_step: What share of a step the part is.
-        independent: How many stacks were taken: one stands for all samples due while it waited.
+        asked: Number of samples due: late ones may have been anywhere in it.
+        of_step: The part's share of a step.
+        independent: Number of stacks taken: a late one stands for all samples due meantime.
     """
     known = stacks.total()
     total = max(asked, known)
@@ -158,10 +156,10 @@ def lines_of_training(
     steps: int,
     once: Coverage,
 ) -> list[HotLine]:
-    """Returns the lines that the parts of the training loop go to, part by part.
+    """Returns the slowest lines of the training loop, part by part.
 
     Args:
-        once: What of "other" happens once: its lines are those of the rest.
+        once: When code of "other" ran that happens once: it is left out.
     """
     in_order = np.argsort(samples.wanted_ns, kind="stable")
     taken, wanted = parts.keys_of(samples)
@@ -184,7 +182,7 @@ def lines_of_training(
 
 
 def _lasting(keys: Int64, times: Int64, once: Coverage) -> Int64:
-    """Returns the parts at some times, none where "other" happens once."""
+    """Returns the parts at some times, -1 for code of "other" that happens once."""
     comes_once = (keys == KEY["other"]) & (once.inside_ns(times, times + 1) > 0)
     return np.where(comes_once, -1, keys)
 
@@ -210,11 +208,11 @@ def is_met_at(line: HotLine, samples: StackSamples, names: LineNames) -> Bool:
 def _likely_line(
     part: str, samples: StackSamples, names: LineNames, seconds: float | None, *, visits: int
 ) -> list[HotLine]:
-    """Returns the line where most of a part seems to go, by samples that mostly came late.
+    """Returns the line that seems to take most of a part, by samples that mostly came late.
 
-    Code that releases the GIL by itself (NumPy, say) is met where it does so. What held the GIL
-    until then, for twice as long as samples waited on average, may have been a line before: once at
-    each visit of the line, which rules out a part within long stretches of it.
+    Samples meet code that releases the GIL itself, such as NumPy, where it does so. An earlier line
+    may have held the GIL, for twice the average wait of samples, once per visit of the line. Such
+    time is subtracted.
     """
     if len(samples) < MIN_SAMPLES or not seconds:
         return []
@@ -236,15 +234,15 @@ def _likely_line(
     held_s = 2 * waited_ns[function_of(line.site, line.function)] / line.looks / 1e9
     if line.share - visits * held_s / seconds < LIKELY_INSIDE_SHARE:
         return []
-    # Its line is where it let go, at one look after another.
+    # Its line is where it released the GIL, in each sample.
     return [replace(line, is_likely=True, is_line_known=False)]
 
 
 def _where_it_ends(part: str, stacks: Counter[Stack]) -> list[HotLine]:
     """Returns the innermost function that nearly all samples of a part met, or one below it.
 
-    Late ones meet what next lets others run, reading a file say: what takes long is what nearly all
-    have in common.
+    Late samples meet the next code that releases the GIL, such as reading a file. The slow code is
+    what nearly all of them have in common.
     """
     met, depth = Counter[tuple[str, str]](), dict[tuple[str, str], int]()
     functions_of = {stack: [function_of(*frame) for frame in stack.frames] for stack in stacks}
@@ -269,9 +267,9 @@ def fetch_lines(
     loader: int,
     samples_by_thread: Mapping[tuple[int, int], tuple[StackSamples, LineNames]],
 ) -> tuple[list[HotLine], str | None]:
-    """Returns the lines that the preparation of one loader's batches goes to.
+    """Returns the slowest lines in the preparation of a loader's batches.
 
-    And the function of a library that most of it is in, below no line of the user's.
+    Also the library function that has most of it, without a line of the user's above.
     """
     met = fetch_samples(fetches, loader, samples_by_thread)
     by_library = Counter[tuple[str, ...]]()
@@ -285,11 +283,11 @@ def fetch_lines(
 
 @dataclass(frozen=True, slots=True)
 class FetchSamples:
-    """Samples of those that prepare a loader's batches: how many were wanted, and those in time.
+    """Samples of a loader's batch preparation: the number wanted, and those in time.
 
     Attributes:
-        late: Those that met the end of what let nobody else run at the wanted moment.
-        distinct: How many of `stacks` were taken, as `distinct` counts them.
+        late: Those that met the end of code that held the GIL at the wanted moment.
+        distinct: Number of `stacks` taken, as `distinct` counts them.
     """
 
     asked: int
@@ -329,11 +327,11 @@ def fetch_samples(
 def lines_met(
     part: str, stacks: Counter[Stack], asked: int, seconds: float | None
 ) -> list[HotLine]:
-    """Counts the functions that samples met, each by the line of it that was met most.
+    """Counts the functions that samples met, each with its most frequent line.
 
     Args:
         part: Ledger key, or another name of what was sampled.
-        asked: How many samples were wanted; no line is returned where too few were taken.
+        asked: Number of samples wanted; no line is returned if too few were taken.
     """
     known = stacks.total()
     if asked < MIN_SAMPLES or known < _MIN_KNOWN_SHARE * asked:
@@ -384,7 +382,7 @@ def lines_met(
 
 
 def _library_call(calls: Counter[tuple[str, ...]]) -> str | None:
-    """Returns the innermost function of a library that most samples were in; None where few were.
+    """Returns the innermost library function that most samples were in; None with too few.
 
     Args:
         calls: From library to library, outermost first, as a `Stack` has them.

@@ -1,4 +1,4 @@
-"""Which lines training goes to, and what of the loop's own code happens only once."""
+"""The slowest lines of training, and what code between the parts of a step happens once."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ from trainprof.analysis.timeline.intervals import Coverage
 from trainprof.analysis.timeline.ledger import Window
 from trainprof.analysis.timeline.timeline_part import TimelinePart
 
-# Of all of it: with less in the first steps they show what the others do.
+# Of all of it: with less of it the first steps are like the others.
 _MUCH_OF_IT: Final = 0.1
-# Steps until what is set up, or compiled, as it is first called has been: as many as benchmarks
-# leave out. And what of the earlier half of a longer warm-up the later one has where that is a
-# phase of training, with code of its own.
+# Steps in which first calls set up or compile something: the number that benchmarks leave out.
+# A longer warm-up is a phase of training if its later half has this share of the earlier one.
 _SET_UP_STEPS: Final = 10
 _PHASE_SHARE: Final = 0.5
 
@@ -36,12 +35,12 @@ _PHASE_SHARE: Final = 0.5
 def _python_once(
     window: Window, own_ns: Int64, step_ends: Int64, warmup: int
 ) -> tuple[float, Coverage]:
-    """Returns what of the loop's own code happens once, s, and when: in the first steps.
+    """Returns the seconds of code between the parts of a step that happens once, and when.
 
     Args:
-        own_ns: Between the parts of each step, calls to other ranks left out, shape (n_steps,).
+        own_ns: Between the parts of each step, without calls to other ranks, shape (n_steps,).
         step_ends: Of the steps, ns, shape (n_steps,).
-        warmup: So many steps lead up to steady ones.
+        warmup: Number of steps before the steady ones.
     """
     first_steps = _first_steps(own_ns, warmup)
     warming_ns = _beyond_later(own_ns, first_steps)
@@ -52,9 +51,9 @@ def _python_once(
 
 
 def _first_steps(own_ns: Int64, warmup: int) -> int:
-    """Returns in how many steps something may be set up: in all of warm-up, unless they train.
+    """Returns the number of steps that may set something up: the warm-up, unless it trains.
 
-    A first stage of training leads up to steady steps as well, with its code in each of them.
+    A first stage of training comes before steady steps too, with its code in each step.
     """
     if warmup <= _SET_UP_STEPS:
         return warmup
@@ -63,7 +62,7 @@ def _first_steps(own_ns: Int64, warmup: int) -> int:
 
 
 def _beyond_later(own_ns: Int64, first_steps: int) -> int:
-    """Returns what the first steps have beyond as many later ones in a row: those with most."""
+    """Returns what the first steps have more than any later steps in a row of that number."""
     later = own_ns[first_steps:]
     if not first_steps or not len(later):
         return 0
@@ -95,7 +94,7 @@ def stacks_part(
     step_s: Mapping[str, float],
     fetches: Sequence[WorkerFetches],
 ) -> StacksPart:
-    """Returns which lines training goes to.
+    """Returns the slowest lines of training.
 
     Args:
         step_s: Mean of a steady step per ledger key.

@@ -1,4 +1,4 @@
-"""What of the loop's own code is torch's, and what of that is a loss written by hand."""
+"""What code between the parts of a step computes with torch, and what of it is a loss."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from trainprof.analysis.timeline.ledger import (
 )
 from trainprof.record.schema import ForwardFlag, Kind, SyncFlag
 
-# Neither a span nor, as -1 is, what the outermost ones are in.
+# Neither a span nor -1, which is around the outermost ones.
 _NONE: Final = -2
-# With these a tensor becomes an array or a list: what computes behind them need not be torch.
+# These turn a tensor into an array or a list: code after them may compute without torch.
 _HAND_OVER: Final = (SyncFlag.TOLIST, SyncFlag.NUMPY)
-# Likewise where so many single values were read: that is a loop over numbers.
+# Single values read: more of them are a loop over numbers, likewise without torch.
 _MANY_READS: Final = 8
 NEVER_NS: Final = 1 << 62
 # Of the samples at a line.
@@ -56,7 +56,7 @@ class SampledLoop:
     """The stack samples of the training thread, and its time with the loss that they show.
 
     Attributes:
-        until_ns: When reads of some kind were counted no longer.
+        until_ns: When counting of some kind of reads ended.
     """
 
     samples: StackSamples
@@ -66,11 +66,11 @@ class SampledLoop:
 
 
 def sampled_loop(run: Analysed, attribution: Attribution) -> SampledLoop:
-    """Finds out what of the loop's own code is torch's: a loss of its functions is the model's.
+    """Returns the samples with what of the loop's code is torch: a loss of it is the model's.
 
-    Such a sample met the thread on a core while nobody held the GIL, in code of the user's, torch's
-    or a library's that uses torch, and no array or list had been made of tensors in that gap.
-    Between two operators others are met: a line where most samples met torch is torch's as a whole.
+    Such a sample met the thread on a core with the GIL free, in code of the user's, torch's or a
+    library that uses torch, with no tensor turned into an array or list in that gap. A line where
+    most samples met torch counts as torch: the others met it between two operators.
     """
     timeline, metadata = run.timeline, run.metadata
     samples = thread_samples(run.process.details, timeline.thread)
@@ -100,7 +100,7 @@ def sampled_loop(run: Analysed, attribution: Attribution) -> SampledLoop:
 
 
 def _part_of(gaps: LossInLoop, met: npt.NDArray[np.str_], each_ns: float) -> LossInLoop:
-    """Returns what of the gaps is a loss, by the places where samples met one."""
+    """Returns the part of the gaps that is a loss, by the places where samples met one."""
     share = np.zeros(len(gaps.ns))
     for name in np.unique(met).tolist():
         here = gaps.place == name
@@ -112,7 +112,7 @@ def _part_of(gaps: LossInLoop, met: npt.NDArray[np.str_], each_ns: float) -> Los
 def with_torch_share(
     lines: Sequence[HotLine], samples: StackSamples, names: LineNames
 ) -> list[HotLine]:
-    """Returns the lines, those between the parts of a step with what of them is torch's."""
+    """Returns the lines, those between the parts of a step with torch's share of them."""
     known = samples.where((samples.torch == TORCH) | (samples.torch == NO_TORCH))
     shared = []
     for line in lines:
@@ -126,10 +126,10 @@ def with_torch_share(
 def _by_line(
     is_torch: Bool, samples: StackSamples, names: LineNames, until_ns: int
 ) -> tuple[Bool, Bool]:
-    """Returns which samples met a line at which most of them met torch, and where that is known.
+    """Returns which samples met a line where most of them met torch, and where that is known.
 
-    Once reads are counted no longer a sample shows nothing: the line's earlier ones do. Where it
-    has none, only that it computes otherwise can be known.
+    After counting of reads ended the line's earlier samples decide. Without any, a line may be
+    known not to be torch, but not to be it.
     """
     numbers, which = np.unique(samples.stack, return_inverse=True)
     lines = [names.frames(number) for number in numbers.tolist()]
@@ -142,14 +142,14 @@ def _by_line(
 
 
 def _is_mostly(is_torch: Bool, mask: Bool, place: Int64) -> Bool:
-    """Returns at which places most samples of a mask met torch, shape (n_places,)."""
+    """Returns the places where most samples of a mask met torch, shape (n_places,)."""
     met, torch = (np.bincount(place, weights=weights) for weights in (mask, is_torch & mask))
     mostly: Bool = torch > _MOSTLY * met
     return mostly
 
 
 def _was_handed_over(parts: PartsOfLoop, since: Int64, until: Int64) -> Bool:
-    """Returns in which spans of time tensors were read so that Python or NumPy has them."""
+    """Returns the time spans in which Python or NumPy got the values of tensors."""
     events = parts.events
     is_read = events.is_kind(Kind.SYNC) & (events.flags & SyncFlag.ON_CPU > 0)
     kind = events.flags & ~np.uint8(SyncFlag.ON_CPU)
@@ -166,14 +166,14 @@ def _count(times: Int64, since: Int64, until: Int64) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Of moments that no part of a step covers, where each lies, shape (n,).
+    """Where moments lie that no part of a step covers, shape (n,).
 
     Attributes:
-        start_ns: When what came before it ended, zero_grad and what may come anywhere apart; of a
-            moment inside of that, when it began.
-        place: Its name, as a ledger's `other_by_place` has it.
-        is_models: Whether torch that computes there is the model's own work: between forward and
-            backward, or between two forwards that a backward may go through.
+        start_ns: When the part before it ended, without zero_grad and what may come anywhere; of a
+            moment inside of such a part, when that began.
+        place: Its name in a ledger's `other_by_place`.
+        is_models: Whether torch that computes there works for the model: between forward and
+            backward, or between two forwards with gradients.
     """
 
     start_ns: Int64
@@ -182,7 +182,7 @@ class Gaps:
 
 
 def gaps_at(parts: PartsOfLoop, times: Int64) -> Gaps:
-    """Returns where moments lie: between outermost spans or, in a closure, those of its call."""
+    """Returns where moments lie: between outermost spans, or those inside a closure."""
     events = parts.events
     spans, owner = _spans(parts)
     around = parts.nesting.innermost(events, times, besides=~events.is_kind(Kind.CLOSURE))
@@ -200,15 +200,15 @@ def gaps_at(parts: PartsOfLoop, times: Int64) -> Gaps:
 
 
 def _places(events: Events, first: Int64, last: Int64) -> tuple[npt.NDArray[np.str_], Bool]:
-    """Returns the places between spans and the next ones, and where torch is the model's work."""
+    """Returns the places between spans and the next ones, and where torch works for the model."""
     place = np.array(PLACES)[PLACE_BETWEEN[events.kind[first], events.kind[last]]]
-    # A backward goes through no teacher, nor through what only chooses.
+    # Backward does not run through a teacher, nor through forwards that only select.
     learns = events.flags[first] & events.flags[last] & ForwardFlag.GRAD > 0
     return place, (place == BEFORE_BACKWARD) | ((place == BETWEEN_FORWARDS) & learns)
 
 
 def _models_gaps(parts: PartsOfLoop) -> LossInLoop:
-    """Returns the gaps in which torch is the model's own work, all of each being a loss."""
+    """Returns the gaps in which torch works for the model, each as a loss."""
     events, window, (spans, owner) = parts.events, parts.window, _spans(parts)
     pairs = []
     for is_inside in (False, True):
@@ -221,7 +221,7 @@ def _models_gaps(parts: PartsOfLoop) -> LossInLoop:
     place = np.where(owner[np.searchsorted(spans, first)] >= 0, IN_CLOSURE, place)
     start, end = events.end[first], events.start[last]
     is_models &= (start < end) & (start >= window.loop_start) & (end <= window.loop_end)
-    # What may come anywhere has keys of its own.
+    # What may come anywhere has its own ledger keys.
     key = parts.attribution.key
     apart = np.flatnonzero(events.is_kind(*ANYWHERE) & (key >= 0) & (key != KEY["other"]))
     spent = np.stack((events.start[apart], events.end[apart]), axis=1)
@@ -231,7 +231,7 @@ def _models_gaps(parts: PartsOfLoop) -> LossInLoop:
 
 
 def _spans(parts: PartsOfLoop) -> tuple[Int64, Int64]:
-    """Returns the outermost spans and those of closures in order of start, and each's closure."""
+    """Returns outermost spans and those in closures in order of start, and their closures."""
     events, parent = parts.events, parts.nesting.parent
     in_closure = (parent >= 0) & (events.kind[parent] == Kind.CLOSURE)
     is_span = in_closure.copy()
@@ -243,7 +243,7 @@ def _spans(parts: PartsOfLoop) -> tuple[Int64, Int64]:
 def _neighbours(
     events: Events, spans: Int64, owner: Int64, times: Int64, around: Int64
 ) -> tuple[Int64, Int64]:
-    """Returns the last span that began by each moment and the next one, -1 for none.
+    """Returns the last span that began before each moment, and the next one, -1 for none.
 
     Args:
         times, around: The moments, and the closure around each, -1 for none.
@@ -259,7 +259,7 @@ def _neighbours(
 
 
 def _since(events: Events, behind: Int64, times: Int64, around: Int64) -> Int64:
-    """Returns when each moment's gap began: behind a span, or where the closure around it did."""
+    """Returns when each moment's gap began: after a span, or with the closure around it."""
     since = np.zeros(len(times), dtype=np.int64)
     since[around >= 0] = events.start[around[around >= 0]]
     has = behind >= 0

@@ -1,4 +1,4 @@
-"""Which lines and imports start-up and shutdown go to, by stack samples of the main thread."""
+"""The lines and imports of start-up and shutdown, by stack samples of the main thread."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from trainprof.analysis.summary.code import ImportTime, OutsideLine, OutsideLoop
 from trainprof.analysis.timeline.ledger import KEY, Attribution, Window, uncovered_ns
 from trainprof.record.schema import Kind
 
-# A sample stands for the time since the one before; not for more: none is taken in a fork.
+# A sample stands for the time since the last one, up to this: a fork takes none.
 _LONGEST_NS: Final = 500_000_000
-# A line that has less of the time is part of the line that called it.
+# Of the time: a line with less counts for its caller.
 _LEAST_SHARE: Final = 0.1
 _MOST_LINES: Final = 10
 _UNKNOWN_PACKAGE: Final = "unknown"
 
-# Seconds of a stack, what it imports and what called the user's innermost frame.
+# Seconds of a stack, its import, and the caller of the user's innermost frame.
 _Met = tuple[float, Frames, str | None, str | None]
 
 
 def startup_and_shutdown(
     run: Analysed, attribution: Attribution
 ) -> tuple[OutsideLoop | None, OutsideLoop | None]:
-    """Returns what they go to; None of what was sampled too little."""
+    """Returns the lines and imports of both; None of one with too few samples."""
     process, timeline = run.process, run.timeline
     window, events = timeline.window, timeline.events
     parts = PartsOfLoop(events, timeline.nesting, attribution, window)
@@ -55,7 +55,7 @@ def startup_and_shutdown(
 
 
 def _outside(samples: StackSamples, parts: PartsOfLoop, names: LineNames) -> OutsideLoop | None:
-    """Returns where the samples of a stretch of time are, those of other ledger keys left out."""
+    """Returns the lines and imports of a time span, without those of other ledger keys."""
     is_here = (samples.wanted_ns >= parts.window.start) & (samples.wanted_ns < parts.window.end)
     is_here &= parts.at(samples.taken_ns) == KEY["other"]
     if np.count_nonzero(is_here) < MIN_SAMPLES:
@@ -71,13 +71,13 @@ def _named(numbers: list[int], seconds: list[float], names: LineNames) -> Iterat
     for number, spent_s in zip(numbers, seconds, strict=True):
         frames = names.frames(number)
         imported, caller = names.libraries(number)
-        if not frames and caller is not None:  # an installed package's, or Python's at its end
+        if not frames and caller is not None:  # an installed package, or Python at its end
             frames = (("", caller),)
         yield spent_s, frames, imported, caller
 
 
 def _imports(met: list[_Met]) -> list[ImportTime]:
-    """Returns imports by package; where no code of it ran yet, by others of the same line."""
+    """Returns imports by package; before any of its code ran, by others of the same line."""
     by_site: dict[tuple[str, str], float] = {}
     for spent_s, frames, package, _ in met:
         if package is not None:
@@ -97,7 +97,7 @@ def _imports(met: list[_Met]) -> list[ImportTime]:
 
 
 def _lines(met: list[_Met]) -> list[OutsideLine]:
-    """Returns lines with the time of all that they call, as far down as one has much of it."""
+    """Returns lines with the time of their calls, innermost as far as one has enough."""
     reached: dict[Frames, float] = {}
     for spent_s, frames, *_ in met:
         for at in range(len(frames)):
@@ -109,7 +109,7 @@ def _lines(met: list[_Met]) -> list[OutsideLine]:
         ends = (frames[at:] for at in range(len(frames)))
         line = next((x for x in ends if reached[x] >= least_s), frames[-1:])
         spent[line] = spent.get(line, 0.0) + spent_s
-        if line == frames and frames[0][0]:  # of most of them
+        if line == frames and frames[0][0]:  # the last is that of most samples
             callers[line] = caller
     lines = [
         OutsideLine(

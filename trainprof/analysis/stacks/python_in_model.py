@@ -17,28 +17,25 @@ from trainprof.analysis.timeline.ledger import KEY
 from trainprof.record.schema import Kind, SyncFlag
 
 PARTS: Final = ("forward", "loss", "backward", "recompute")
-# Between two operators of torch's Python goes on for some 10 to 30 us (0.1 ms on a slow, full
-# machine), and torch's own modules do no more than that.
+# Between two torch operators Python takes 10 to 30 us (0.1 ms on a slow, busy machine).
 HELD_NS: Final = 100_000
-# Of the looks that waited: so many that waited for long enough to see the line itself.
+# Of the samples that waited: with more of them in time, those show the line.
 _SURE_SHARE: Final = 0.25
-# Of all looks at a line: where fewer waited, it computes with torch as well.
+# Of all samples at a line: with fewer that waited it computes with torch too.
 _OWN_LINE_SHARE: Final = 0.7
-# Of the samples that waited: where this share met the end of what backward calls, it is most.
+# Of the samples that waited: with more at the end of backward's calls, those take most of it.
 _MOSTLY: Final = 0.5
-# That waited: fewer can be chance.
+# Samples that waited: fewer can be chance.
 MIN_HELD: Final = 12
-# Of the looks: with more that met another thread at work, it may have been that thread which others
-# were kept waiting for, before it went to wait itself.
+# Of the samples: with more that met another thread running, that thread may have held the GIL.
 _CROWDED_SHARE: Final = 0.02
-# Of training: less of it is not worth a word.
-TOLD_FROM_SHARE: Final = 0.1
-# Of a pass: a few are decisions that a model takes, so many are a loop over numbers.
+# Of training: less is not reported.
+REPORTED_FROM_SHARE: Final = 0.1
+# Reads in a forward: a few are decisions of the model, more are a loop over numbers.
 MANY: Final = 64
-# From one read to the next: a loop that does more for each than a few small operators gains little
-# from operators on whole tensors.
+# From one read to the next: a loop with more work for each gains little from whole tensors.
 _TINY_NS: Final = 100_000
-# One may fill what all others use.
+# A single one may fill a buffer for all others.
 _MIN_PASSES: Final = 3
 
 
@@ -50,9 +47,9 @@ def python_in_model(
     *,
     settled_ns: int,
 ) -> PythonInModel | None:
-    """Returns what the samples show; None where too few of them were kept waiting.
+    """Returns what the samples show; None if too few of them waited.
 
-    And where another thread of the process runs Python code now and then.
+    None also if another thread of the process runs Python code now and then.
 
     Args:
         seconds: Of each part inside the loop, by ledger key.
@@ -79,7 +76,7 @@ def python_in_model(
     most = max(seconds_by_part, key=lambda name: seconds_by_part[name])
     in_backward = part[is_counted] == KEY["backward"]
     counted, whole_s = settled.where(is_counted), sum(seconds_by_part.values())
-    # Python that backward calls has lines of its own: at that of its call it had just ended.
+    # Python that backward calls has its own lines: at the line of backward it had just ended.
     has_ended = _is_other_code(counted) & in_backward
     has_ended &= _at_calls(counted.stack, in_backward, names)
     lines, behind = _lines(most, counted, ~has_ended, names, whole_s)
@@ -95,9 +92,9 @@ def python_in_model(
 
 
 def _at_calls(stacks: Int64, in_backward: Bool, names: LineNames) -> Bool:
-    """Returns which stacks are those of calls of backward, in no function that it calls.
+    """Returns which stacks are of calls of backward, outside of the functions that it calls.
 
-    A hook's has that of the call behind its own frames.
+    A hook's stack has the frames of that call behind its own.
     """
     numbers = np.unique(stacks[in_backward]).tolist()
     frames = {number: names.frames(number) for number in numbers}
@@ -114,10 +111,10 @@ def _at_calls(stacks: Int64, in_backward: Bool, names: LineNames) -> Bool:
 def _lines(
     part: str, samples: StackSamples, may_be_there: Bool, names: LineNames, seconds: float
 ) -> tuple[list[HotLine], HotLine | None]:
-    """Returns the lines where such code was, and otherwise what came behind it.
+    """Returns the lines of such code, or else the line after it.
 
-    A sample that waited for less than the GIL's switch interval saw where the code released it for
-    long enough: in its own line, or in an operator behind it, which is seen without a wait as well.
+    A sample that waited for less than the GIL's switch interval shows where the code released it:
+    in its own line, or in a later operator, which samples without a wait meet too.
     """
     is_held = _is_other_code(samples) & may_be_there
     is_sure = is_held & samples.is_known
@@ -133,10 +130,10 @@ def _lines(
 
 
 def _is_other_code(samples: StackSamples) -> Bool:
-    """Returns which samples met other code than torch's operators.
+    """Returns which samples met other code than torch operators.
 
-    Python that holds the GIL, or arrays (SciPy's, say) in such a library's own code: in the user's
-    they look like an operator of torch's.
+    Python that holds the GIL, or arrays inside a library such as SciPy. Arrays in the user's code
+    resemble a torch operator.
     """
     is_other: Bool = (samples.held_ns >= HELD_NS) | samples.of_arrays
     return is_other
@@ -153,11 +150,11 @@ def _by_line(names: LineNames, stacks: Int64) -> Counter[str]:
 def element_reads(
     parts: PartsOfLoop, seconds: Mapping[str, float], sites: Sites, span: tuple[int, int]
 ) -> ElementReads | None:
-    """Returns the reads of the part of the model that loses most by them; None where they are few.
+    """Returns the reads of the model part that loses most time to them; None if they are few.
 
     Args:
         seconds: Of each part, by ledger key.
-        span: From the end of warm-up on, as long as all reads were counted, ns.
+        span: From the end of warm-up until counting of reads ended, ns.
     """
     each = (_reads_in(name, parts, seconds, sites, span) for name in ("forward", "loss"))
     reads = [part for part in each if part is not None]

@@ -20,30 +20,30 @@ from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting, Pro
 from trainprof.analysis.timeline.ledger import KEY, Attribution, Window, within
 from trainprof.record.schema import FETCHED, Kind, StackFlag, Topic
 
-# Fewer looks say little about a part of the run.
+# Fewer samples say little about a part of the run.
 MIN_SAMPLES: Final = 8
-# Standard errors of a share of looks.
+# Standard errors of a share of samples.
 CERTAIN: Final = 2.0
-# Python before 3.12 runs them as functions, by these names.
+# Python before 3.12 runs comprehensions as functions with these names.
 _COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 UNKNOWN, NO_TORCH, TORCH, LOSS = -1, 0, 1, 2
 
 Texts = Mapping[Topic, Mapping[int, Any]]
-# (site, function) of each of the user's frames, innermost first.
+# (site, function) of the user's frames, innermost first.
 Frames = tuple[tuple[str, str], ...]
-# Of the path of an installed module, what comes before its name.
+# The path of an installed module up to its name.
 _INSTALLED: Final = re.compile(r".*/(?:(?:site|dist)-packages|python\d\.\d+)/")
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Of one sample.
+    """The stack of a sample.
 
     Attributes:
-        frames: Those of the user's.
-        calls: By what the innermost one gets from library to library: "PIL.Image (Image.rotate)",
-            outermost first.
+        frames: Of the user's code.
+        calls: From library to library below the innermost frame, outermost first: "PIL.Image
+            (Image.rotate)".
     """
 
     frames: Frames = ()
@@ -52,21 +52,20 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class StackSamples:
-    """At one thread, in order; shape (n,).
+    """Of one thread, in order; shape (n,).
 
     Attributes:
-        is_known: Whether the thread was then where it had been at the wanted moment.
-        stack: Id of a STACK text, 0 where none of the frames was the user's.
+        is_known: Whether the thread was where it had been at the wanted moment.
+        stack: Id of a STACK text, 0 without a frame of the user's.
         waits: Whether it waited there for another thread or process.
-        held_ns: For how long after the wanted moment Python code held the GIL; 0 where none ran
-            then.
+        held_ns: How long after the wanted moment Python code held the GIL; 0 if none ran.
         is_alone: Whether no other thread of the process ran Python code that could be it.
         runs: Whether it had a core, or waited for one, while the GIL was free.
-        is_operator: Whether it computed without the GIL, in the user's own code, torch's or that of
-            a library which uses torch.
-        of_arrays: Whether it did so in code of a library that has NumPy or SciPy and no torch.
-        torch: Between the parts of a step, whether its line computes with torch, as
-            loss_in_loop.py found out: one of UNKNOWN, NO_TORCH, TORCH and LOSS.
+        is_operator: Whether it computed without the GIL, in code of the user's, torch's or a
+            library that uses torch.
+        of_arrays: Whether it did so in a library that uses NumPy or SciPy without torch.
+        torch: Between the parts of a step, whether its line computes with torch, by
+            loss_in_loop.py: UNKNOWN, NO_TORCH, TORCH or LOSS.
     """
 
     wanted_ns: Int64
@@ -112,7 +111,7 @@ def thread_samples(details: Details, thread: int) -> StackSamples:
 
 
 def distinct(samples: StackSamples) -> int:
-    """Returns how many were taken: one that had to wait stands for all that were due until then."""
+    """Returns the number taken: a late sample stands for all that were due until then."""
     return len(np.unique(samples.taken_ns))
 
 
@@ -130,10 +129,10 @@ class LineNames:
         self._sites = sites
 
     def stacks(self, ids: Int64, *, of_dataset: bool = False) -> Counter[Stack]:
-        """Counts the stacks of these ids of STACK texts; those whose text is lost are empty.
+        """Counts the stacks by ids of STACK texts; without their text they are empty.
 
-        With `of_dataset` only those that make a batch in the user's own code are not, and of a
-        library's dataset only what it calls is known.
+        With `of_dataset` they are also empty outside of batch preparation in the user's code, and a
+        library's dataset has only its calls.
         """
         counted = Counter[Stack]()
         for number, count in Counter(ids.tolist()).items():
@@ -145,8 +144,8 @@ class LineNames:
         return self._stack(stack).frames
 
     def libraries(self, stack: int) -> tuple[str | None, str | None]:
-        """Returns the package that is imported in a stack, "" if unknown, and the function that
-        called the user's innermost frame; None where there is none or it was not asked for.
+        """Returns the package that a stack imports, "" if unknown, and the function that called the
+        user's innermost frame; None without one, or if not recorded.
         """
         text = self._stacks.get(stack)
         first = text[0] if isinstance(text, list) and text else None
@@ -201,7 +200,7 @@ def line_names(log: ProcessLog, cwd: Any) -> LineNames:
 
 @dataclass(frozen=True, slots=True)
 class PartsOfLoop:
-    """What the training thread was doing at any time, by ledger key."""
+    """What the training thread did at any time, by ledger key."""
 
     events: Events
     nesting: Nesting
@@ -219,7 +218,7 @@ class PartsOfLoop:
         return key
 
     def keys_of(self, samples: StackSamples) -> tuple[Int64, Int64]:
-        """Returns where each sample was taken and wanted; the loop's own loss is "loss"."""
+        """Returns the keys where samples were taken and wanted; a loss in the loop is "loss"."""
         taken, wanted = self.at(samples.taken_ns), self.at(samples.wanted_ns)
         for key in (taken, wanted):
             key[(samples.torch == LOSS) & (key == KEY["other"])] = KEY["loss"]
@@ -227,7 +226,7 @@ class PartsOfLoop:
 
 
 def concurrent_share(samples: StackSamples, parts: PartsOfLoop) -> float | None:
-    """Returns the share of samples that met another Python thread at work; None with too few."""
+    """Returns the share of samples that met another running Python thread; None with too few."""
     inside = parts.at(samples.taken_ns) >= 0
     if np.count_nonzero(inside) < MIN_SAMPLES:
         return None
@@ -235,8 +234,7 @@ def concurrent_share(samples: StackSamples, parts: PartsOfLoop) -> float | None:
 
 
 def least_share(share: float, samples: float) -> float:
-    """Returns the share of the time that is behind a share of samples at least, with 98 %
-    certainty.
+    """Returns the lower bound of the time behind a share of samples, with 98 % certainty.
 
     Source:
         Wilson, Probable Inference, the Law of Succession, and Statistical Inference, 1927.
@@ -249,7 +247,7 @@ def least_share(share: float, samples: float) -> float:
 
 
 def is_more(samples: int, others: int) -> bool:
-    """Whether samples met a thing so much more often than another that it is not chance."""
+    """Whether the difference of two numbers of samples is beyond chance."""
     return samples - others > CERTAIN * math.sqrt(samples + others)
 
 

@@ -20,6 +20,8 @@ MODELLED_WORKERS: Final = "modelled_workers"
 COMES_ONCE: Final = "comes_once"
 # Likewise: seconds that may be why other findings are there, which cost no more; None: any.
 EXPLAINS_S: Final = "kept_s"
+# How many times faster: a smaller gain gets no more than a line on a page.
+WORTH_LINES_FROM: Final = 1.1
 # Kinds of gains, as RuleTraits has them.
 ESTIMATE: Final = "estimate"
 BY_SAMPLES: Final = "samples"
@@ -107,6 +109,8 @@ class Finding:
         is_tried_by_tune: `tune` measures its change.
         low_confidence: Why its gain is little sure, "" where it is as sure as its interval.
         action: What to do, where it differs from that of all findings of its rule.
+        costliest: The line that most of its cost is at, with its share of that: "80 % of batch
+            preparation: data.py:36 read()"; "" where it is the site, or not known.
         flag: The script's option that sets what is to be changed, with its new value, as in
             "--workers 2".
         traits: What all findings of its rule have in common.
@@ -132,6 +136,7 @@ class Finding:
     is_tried_by_tune: bool = False
     low_confidence: str = ""
     action: str = ""
+    costliest: str = ""
     flag: str = ""
     traits: RuleTraits = field(default_factory=RuleTraits)
 
@@ -170,6 +175,13 @@ def may_lose(finding: Finding) -> bool:
         return False
     low, high = finding.predicted_speedup
     return low * high < 1
+
+
+def is_small(finding: Finding) -> bool:
+    """Whether its gain is worth no more than a line."""
+    speedup = finding.predicted_speedup
+    is_little = speedup is None or not speedup[-1:] or speedup[-1] < WORTH_LINES_FROM
+    return finding.severity == "note" and is_little
 
 
 def leads(finding: Finding) -> bool:

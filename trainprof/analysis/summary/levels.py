@@ -42,6 +42,14 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %"
 
 
+def sentence(words: str) -> str:
+    """Returns words with a full stop, and a capital unless they begin with code."""
+    first = words.partition(" ")[0].rstrip(",:")
+    is_code = any(sign in first for sign in "._(=/") or first.lower() != first
+    begins = words[:1] if is_code else words[:1].upper()
+    return f"{begins}{words[1:]}{'' if words.endswith(('.', '?', '!')) else '.'}"
+
+
 def percent_apart(part_s: float, whole_s: float, share: float) -> str:
     """Returns the percentage of two times, " (86 %)", to stand behind them.
 

@@ -131,6 +131,7 @@ class LoaderConfig:
         site: The user's line that builds it.
         built_by: The installed package that builds it and is given its arguments; None where the
             call at `site` is the user's.
+        builder_lacks: Arguments of that package that its installed version does not have.
         built: How many DataLoaders of that line were used one after the other.
         datasets: How many datasets those had, each as long as the one before; None: unknown.
         also_builds: Roles of the other loaders that the user's call builds.
@@ -162,6 +163,7 @@ class LoaderConfig:
     is_iterable: bool | None = None
     call: LoaderCall | None = None
     built_by: str | None = None
+    builder_lacks: list[str] = field(default_factory=list)
     built: int = 1
     datasets: int | None = None
     also_builds: list[str] = field(default_factory=list)
@@ -180,11 +182,6 @@ class LoaderConfig:
     def may_augment(self) -> bool:
         """Whether preparing its batches may draw random numbers."""
         return not self.holds_tensors or self.collate_site is not None
-
-    @property
-    def may_shuffle(self) -> bool:
-        """Whether a sampler may draw its samples by random numbers."""
-        return not self.is_iterable and not self.draws_in_order
 
 
 @dataclass(frozen=True, kw_only=True)

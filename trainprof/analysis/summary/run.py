@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,6 +42,18 @@ LEDGER_KEYS: Final = (
 LOADER_KEYS: Final = ("loader_start", "first_batch", "data_wait", "loader_end")
 COMPUTE_KEYS: Final = ("forward", "loss", "backward", "recompute", "optimizer", "zero_grad")
 COMPILE_KEY: Final = "compile"
+# Where in the ledger a verdict's bottleneck shows.
+BOTTLENECK_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "data": LOADER_KEYS,
+    "transfer": ("transfer",),
+    "compute": (*COMPUTE_KEYS, COMPILE_KEY),
+    "host": ("other", "gc"),
+    "sync": ("sync",),
+    "checkpoint": ("checkpoint",),
+    "evaluation": ("evaluation",),
+    "communication": ("communication",),
+    "startup": ("startup",),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,13 +27,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from trainprof.analysis.model.optimizer_builder import OptimizerCall, minded_of, with_argument
+from trainprof.analysis.model.optimizer_builder import OptimizerCall, policy_cautions, with_argument
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.findings.gain import outside_steps, plain_finding
 from trainprof.findings.model.slow_optimizer import (
     FUSED_ON_DEVICES,
-    minded_when_fused,
+    refusals_of_fused,
     waiting_for_updates_s,
 )
 from trainprof.findings.rule import Rule
@@ -103,8 +103,8 @@ def find(context: RunContext) -> Finding | None:
         },
         cautions=[
             _CAUTION,
-            *(minded_when_fused(context) if to_fuse else []),
-            *minded_of(to_fuse),
+            *(refusals_of_fused(context) if to_fuse else []),
+            *policy_cautions(to_fuse),
         ],
     )
 

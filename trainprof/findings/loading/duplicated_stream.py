@@ -1,19 +1,17 @@
-"""Several workers yield the same samples of an IterableDataset: the model sees each N times.
+"""Several workers yield the same samples of an IterableDataset: training sees each N times.
 
-What it means: each worker has its own copy of the dataset and iterates over all of it. With N
-workers an epoch is N times as long, and each sample comes N times.
+What it means: each worker has its own copy of the dataset and yields all of it. With N workers an
+epoch is N times longer, and each sample comes N times.
 
 How it is measured: each worker computes checksums of the first samples that it yields. In one epoch
-they are equal for at least two workers, and nothing there called torch's get_worker_info().
+they are equal for at least two workers, and nothing called torch's get_worker_info(). A correct
+split makes an epoch N times shorter. A step takes the same time as before.
 
-What it gains: as many epochs take 1/N of the time at the least. A step takes as long as before.
+When it is wrong: where equal samples are intended. Samples that random augmentation changes, or of
+classes other than tensors, arrays, numbers and text, are not compared.
 
-When it is wrong: where equal samples are intended.
-
-What to do: in __iter__, give each worker a part of the files or of the samples, by
-torch.utils.data.get_worker_info(). Where samples are random, seed the generator by the worker.
-Samples that random augmentation changes, or of classes other than tensors, arrays, numbers and
-text, are not compared.
+What to do: in __iter__, give each worker its part of the files or samples by
+torch.utils.data.get_worker_info(). If samples are random, seed the generator by the worker's id.
 """
 
 from __future__ import annotations
@@ -41,13 +39,14 @@ def find(context: RunContext) -> Finding | None:
         gain = outside_steps(context, repeated_s)
         finding = plain_finding(
             RULE.id,
-            f"{who} workers yield the same samples: the model sees each sample {equal} times, and "
-            f"an epoch is {equal} times as long",
+            f"{who} workers yield the same samples: each sample comes {equal} times an epoch",
             replace(gain, training=(1.0, gain.likely)),
             site=loader.site,
             advice=SHARE_THE_STREAM,
             evidence={LOADER_ID: loader.id, "equal_workers": equal, "workers": loader.num_workers},
-            cautions=["an epoch has fewer steps then: schedulers that count steps have to know"],
+            cautions=[
+                f"an epoch has {equal} times fewer steps then: adjust schedulers that count steps"
+            ],
         )
         return replace(finding, severity="high")
     return None
@@ -59,6 +58,10 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=20,
-    traits=RuleTraits(keys=["data_wait", "first_batch"], slows_everything=True),
+    traits=RuleTraits(
+        keys=["data_wait", "first_batch"],
+        slows_everything=True,
+        action="Split the stream across the workers",
+    ),
     changes_steps=True,
 )

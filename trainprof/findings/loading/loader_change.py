@@ -13,15 +13,18 @@ from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import Gain, plain_finding, setting_gain
 from trainprof.findings.loading.loader_cautions import cautions_of, needed_first
 from trainprof.findings.loading.waiting import WAIT_SHARE, collate_share
-from trainprof.findings.wording import around, place, share_of, span
+from trainprof.findings.wording import around, is_nameless, share_of, span
 
 if TYPE_CHECKING:
+    from trainprof.analysis.summary.code import HotLine
     from trainprof.analysis.summary.loader import Loader
     from trainprof.findings.run_context import Feeder, RunContext
 
-# Of the making of batches: from here on it is the dataset that takes it.
+# Of batch preparation: from here on the dataset takes most of it.
 _OF_DATASET: Final = 0.5
-# What all of them have in common.
+MOST_CAUTIONS: Final = 2
+# Batches to a step: above it a step of the optimizer has several.
+_ONE_A_STEP: Final = 1.5
 WAITED_FROM: Final = {
     "wait_share": Threshold(WAIT_SHARE, "XProf: below it a program is not input-bound"),
 }
@@ -34,8 +37,22 @@ def feeder_with_cause(context: RunContext, rule: str, cause: str) -> Feeder | No
     return next((feeder for feeder in known if feeder.wait_share >= least), None)
 
 
+def waits_words(context: RunContext, feeder: Feeder) -> str:
+    """Returns what is waited of a batch's time: "each 95.0 ms step waits 81.0 ms for its batch"."""
+    assert feeder.measured is not None
+    return f"each {step_words(context, feeder)} waits {span(feeder.measured.wait_s)} for its batch"
+
+
+def step_words(context: RunContext, feeder: Feeder) -> str:
+    """Returns the time of a batch: "95.0 ms step", or "iteration" where a step has several."""
+    assert feeder.measured is not None
+    per_step = feeder.loader.iterations / max(context.summary.training.steps, 1)
+    unit = "step" if per_step <= _ONE_A_STEP else "iteration"
+    return f"{span(feeder.measured.step_s)} {unit}"
+
+
 def gain_of_cause(context: RunContext, feeder: Feeder) -> Gain | None:
-    """Returns what the setting that a loader's cause names would give; None without one."""
+    """Returns what the setting that a loader's cause names would gain; None without one."""
     cause = feeder.cause
     if cause is None or cause.setting is None or cause.prediction is None:
         return None
@@ -46,19 +63,19 @@ def gain_of_cause(context: RunContext, feeder: Feeder) -> Gain | None:
 def _no_faster_than_others(
     context: RunContext, feeder: Feeder, prediction: Prediction
 ) -> Prediction:
-    """Returns steps no shorter than the workers of others take that are asked in the same steps.
+    """Returns steps no shorter than the workers of other loaders need, which feed the same steps.
 
-    While training waits for this loader they make their batches: a wait hides another's.
+    Those prepare their batches while training waits for this loader: one wait hides another.
     """
     if feeder.steps_share < 1:
         return prediction
     others = [x for x in context.feeding if x is not feeder and x.steps_share == 1 and x.inputs]
-    made_s = [
+    prepared_s = [
         float(x.inputs.fetch_s.mean()) / x.inputs.setting.workers
         for x in others
         if x.inputs is not None and x.inputs.setting.workers
     ]
-    least_s = max(made_s, default=0.0)
+    least_s = max(prepared_s, default=0.0)
     return replace(
         prediction, step_s=Interval(*(max(s, least_s) for s in prediction.step_s.ends()))
     )
@@ -86,9 +103,9 @@ def loader_finding(
     """Returns a finding about a loader, with the numbers that all of them rest on.
 
     Args:
-        alters: Arguments that the advice names, where it takes more than those of `change`.
-        is_of_making: It is about the making of batches, and says which line that goes to.
-        said: Other fields of the finding; its place is the loader's if they have none.
+        alters: Arguments that the advice names, where they are more than those of `change`.
+        is_of_making: It is about batch preparation, and says which line takes that.
+        said: Other fields of the finding; its site is the loader's if they have none.
     """
     measured, loader = feeder.measured, feeder.loader
     made_s = loader.fetch.wall_s if loader.fetch else None
@@ -105,29 +122,30 @@ def loader_finding(
         **said.pop("evidence", {}),
     }
     altered = cautions_of(feeder, alters or said.get("change") or {})
-    goes_to = _where_it_goes(feeder) if is_of_making else []
-    said["site"] = said.get("site") or loader.site
-    said["cautions"] = [*said.get("cautions", ()), *altered]
-    said["also"] = [*said.get("also", ()), *goes_to]
+    said["site"], line = said.get("site") or loader.site, feeder.likely_line()
+    said["cautions"] = [*said.get("cautions", ()), *altered][:MOST_CAUTIONS]
+    if is_of_making and line is None:
+        said["also"] = [*said.get("also", ()), *_of_dataset(loader)]
+    elif is_of_making and line is not None and line.site != said["site"]:
+        said["costliest"] = _costliest(line)
     return plain_finding(rule, title, gain, evidence=evidence, **said)
 
 
 def advised(loader: Loader, change: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Returns a change in words, and its arguments; none where something is to be done first."""
+    """Returns a change in words, and its arguments; {} where something has to be done first."""
     first = needed_first(loader, change)
     words = "".join(f"{x}, then " for x in first)
     return f"{words}{call_with(loader, change)}", {} if first else change
 
 
 def call_with(loader: Loader, change: dict[str, Any]) -> str:
-    """Returns the call that gives a loader arguments; where nobody knows it, who has to be told."""
+    """Returns the call that gives a loader arguments, or the package that has to pass them."""
     if loader.built_by is None:
         return _own_call(loader, change)
-    settings = settings_of(loader.built_by)
+    settings = settings_of(loader.built_by, loader.builder_lacks)
     named = None if settings is None else settings.named(change)
     if settings is None or named is None:
-        by_package = f"by the settings of {loader.built_by}, which builds it"
-        return f"{_arguments(change)} for this loader, {by_package}"
+        return f"set {_arguments(change)} in {loader.built_by}, which builds this loader"
     return f"{settings.call}(..., {_arguments(named)})"
 
 
@@ -135,37 +153,40 @@ def _arguments(change: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in change.items())
 
 
-def _where_it_goes(feeder: Feeder) -> list[str]:
-    """Returns which line the making of batches goes to."""
-    line, fetch = feeder.likely_line(), feeder.loader.fetch
+def _costliest(line: HotLine) -> str:
+    """Returns the line that takes most of batch preparation, with its share of that."""
+    share = "most" if line.is_likely else share_of(line)
+    seems = ", it seems" if line.is_likely else ""
+    name = "" if is_nameless(line) else f" {line.function}()"
+    return f"{share} of batch preparation{seems}: {line.site}{name}{around(line)}"
+
+
+def _of_dataset(loader: Loader) -> list[str]:
+    """Returns what dataset[i] takes of batch preparation, if that is most, and how to time it."""
+    fetch = loader.fetch
     share = 1 - collate_share(fetch)
-    if line is not None and line.is_likely:
-        return [f"most of making a batch seems to go to {place(line)}{around(line)}"]
-    if line is not None:
-        return [f"{share_of(line)} of making a batch goes to {place(line)}{around(line)}"]
-    if fetch is None or fetch.dataset_s is None or share < _OF_DATASET or not fetch.samples:
+    if fetch is None or not fetch.dataset_s or not fetch.samples or share < _OF_DATASET:
         return []
     each = span(fetch.dataset_s / fetch.samples)
-    of_it = f"{percent(share)} of making a batch is dataset[i], {each} a sample"
-    if feeder.loader.runs_own_code is not False:
-        return [f"{of_it}: trainprof lines shows which of its lines take it"]
-    called, asked = feeder.loader.library_call, feeder.loader.dataset_function
-    where = "" if called is None else f", mostly in {called}"
-    timed = "" if asked is None else f"; a library's code: trainprof lines -f {asked} times it"
-    return [f"{of_it}{where}{timed}"]
+    words = f"dataset[i] takes {percent(share)} of batch preparation, {each} a sample"
+    if loader.runs_own_code is not False:
+        return [words, "run trainprof lines to time its lines"]
+    mostly = "" if loader.library_call is None else f", mostly in {loader.library_call}"
+    timed = loader.dataset_function
+    return [f"{words}{mostly}", *([f"run trainprof lines -f {timed} to time it"] if timed else [])]
 
 
 def _own_call(loader: Loader, given: Mapping[str, Any]) -> str:
-    """Returns the call by which the user's own code gives a loader arguments, as it writes them.
+    """Returns the call by which the user's code gives a loader arguments, as it writes them.
 
-    A class of the user's own may not take all that torch's does: what it lacks is given where its
-    constructor calls its base's.
+    A loader class of the user's may lack arguments that torch's has: its constructor passes those
+    to its base's.
     """
     lacking = {name: given[name] for name in not_taken(loader, given)}
     taken = {name: value for name, value in given.items() if name not in lacking}
     words = [f"{loader.kind}(..., {_arguments(taken)})"] if taken else []
     words += [f"{_arguments(lacking)} {by_base(loader)}"] if lacking else []
-    return ", and ".join(words)
+    return " and ".join(words)
 
 
 def not_taken(loader: Loader, names: Collection[str]) -> list[str]:
@@ -175,7 +196,7 @@ def not_taken(loader: Loader, names: Collection[str]) -> list[str]:
 
 
 def by_base(loader: Loader) -> str:
-    """Returns where a loader's base is given what its class does not take."""
+    """Returns where a loader's base class gets what its own class does not take."""
     if loader.call is None or not loader.call.constructors:
-        return f"for this loader, by another way than {loader.kind}(...), which does not take it"
-    return f"where the constructor at {loader.call.constructors[-1]} calls its base's"
+        return f"in the base class, as {loader.kind}(...) does not take it"
+    return f"in super().__init__() at {loader.call.constructors[-1]}"

@@ -1,4 +1,4 @@
-"""The pipeline model's inputs without something that batches cost: what is to be gained from it."""
+"""The pipeline model's inputs without one part of what batches cost, to learn its gain."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from trainprof.analysis.pipeline.bounds import Interval, PipelineInputs, filled
 from trainprof.analysis.pipeline.model import Float64
 
-# A slow sample is so many times a typical one; at most so much is left of it.
+# Times the median fetch, from which on one is slow.
 _SLOW_FROM_TIMES: Final = 3.0
 
 
 def like_the_usual(inputs: PipelineInputs) -> PipelineInputs:
-    """Returns the inputs with batches that took far longer than the others cut down to them."""
+    """Returns the inputs with slow batches cut down to the median."""
     usual_s = float(np.median(inputs.fetch_s))
     is_slow = inputs.fetch_s > _SLOW_FROM_TIMES * usual_s
     return _shortened(inputs, np.where(is_slow, usual_s / np.maximum(inputs.fetch_s, 1e-12), 1.0))
 
 
 def without_part(inputs: PipelineInputs, share: float) -> PipelineInputs:
-    """Returns the inputs with so much less of each fetch."""
+    """Returns the inputs with each fetch shorter by a share."""
     return _shortened(inputs, np.full_like(inputs.fetch_s, 1 - share))
 
 
@@ -31,12 +31,11 @@ def without_collate(
 ) -> PipelineInputs:
     """Returns the inputs of a loader whose collate function takes no time.
 
-    A worker that computes hands its batches over late: by as much sooner as it has less to do.
+    A busy worker sends its batches late: the IPC transfer gets shorter with its work.
 
     Args:
-        inputs: What its recording tells.
-        share: Of the making of batches that is the collate function's.
-        received_s: What the training process itself works to take a batch over; None: all of it.
+        share: Of batch preparation, the collate function's.
+        received_s: CPU time of the training process to receive a batch; None: all of the transfer.
     """
     kept, taken = 1 - share, inputs.receive_s
     if received_s is not None:
@@ -47,7 +46,7 @@ def without_collate(
 
 
 def _shortened(inputs: PipelineInputs, kept: Float64) -> PipelineInputs:
-    """Returns the inputs with so much of each fetch left, whatever it consists of."""
+    """Returns the inputs with a share of each fetch left, of all that it consists of."""
 
     def scaled(series: Float64 | None) -> Float64 | None:
         return None if series is None else series * kept
@@ -63,10 +62,10 @@ def _shortened(inputs: PipelineInputs, kept: Float64) -> PipelineInputs:
 
 
 def without_others(inputs: PipelineInputs) -> PipelineInputs:
-    """Returns the inputs as if other programs made all that runs longer by one factor.
+    """Returns the inputs as if other programs slowed all that runs by one factor.
 
-    What a change gains is then what it would gain on the machine alone. Computing and fetches wait
-    for a core alike, and that is known of fetches.
+    A change then gains what it would gain on an idle machine. Computing waits for a core as fetches
+    do, of which it is known.
     """
     times = 1 + inputs.fetch_slowdown
     running, cpu = inputs.running_s, inputs.cpu_s
@@ -85,7 +84,7 @@ def without_others(inputs: PipelineInputs) -> PipelineInputs:
 
 
 def received_at_once(inputs: PipelineInputs) -> PipelineInputs:
-    """Returns the inputs of a loader whose batches cost nothing to take over."""
+    """Returns the inputs of a loader whose batches cost nothing to receive."""
     return replace(inputs, receive_s=Interval.exactly(0.0))
 
 

@@ -1,19 +1,18 @@
-"""Batches are there in time, but taking them over from a worker costs the training process.
+"""The batches are ready in time, but receiving them from a worker slows the training process.
 
-What it means: between a worker and training, a batch is pickled, sent through a pipe and unpickled;
-tensors travel in shared memory, one request to the worker's process each. Many small tensors and
-Python objects (lists of strings, dictionaries) make that slow, and no number of workers helps.
+What it means: a batch is pickled in the worker, sent through a pipe and unpickled. Tensors travel
+in shared memory, with one request to the worker process each. Many small tensors or Python objects
+(lists of strings, dictionaries) make this IPC transfer slow. More workers do not help.
 
-Its place is collate_fn, where that is the script's own, else the loader.
+How it is measured: inside `next` on the loader's iterator, the time after the batch was ready, and
+how much of it the training process was running. The site is your collate_fn if there is one, else
+the loader.
 
-How it is measured: inside `next` on the loader's iterator, the time after the batch was there; and
-how much of it the training process worked, against waiting for the worker's process to answer.
+When it is wrong: with pin_memory=True a thread receives the batches, and this is not seen.
 
-When it is wrong: with pin_memory=True a thread receives, and this is not seen.
-
-What to do: return few large tensors (collate lists into one tensor, encode strings as numbers), or
+What to do: return a few large tensors: join lists into one tensor, encode strings as numbers, or
 let the dataset return whole batches. torchdata's StatefulDataLoader sends the state of the dataset
-with each batch: with snapshot_every_n_steps=N only with each N-th.
+with each batch: snapshot_every_n_steps=N sends it with every N-th only.
 """
 
 from __future__ import annotations
@@ -22,7 +21,12 @@ from typing import Final
 
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.findings.gain import inputs_gain
-from trainprof.findings.loading.loader_change import WAITED_FROM, feeder_with_cause, loader_finding
+from trainprof.findings.loading.loader_change import (
+    WAITED_FROM,
+    feeder_with_cause,
+    loader_finding,
+    step_words,
+)
 from trainprof.findings.loading.model_inputs import received_at_once
 from trainprof.findings.loading.waiting import RECEIVE_S, RECEIVE_SHARE, RECEIVING
 from trainprof.findings.rule import Rule
@@ -31,11 +35,6 @@ from trainprof.findings.wording import span
 
 # Of torchdata.
 _STATEFUL: Final = "StatefulDataLoader"
-_WITHOUT_STATE: Final = (
-    "StatefulDataLoader(..., snapshot_every_n_steps=N) with as many batches as lie between two of "
-    "your checkpoints: by default a worker sends the state of its dataset (state_dict) with each"
-)
-_FEW_TENSORS: Final = "few large tensors a batch instead of many small ones or Python objects"
 
 
 def find(context: RunContext) -> Finding | None:
@@ -49,23 +48,24 @@ def find(context: RunContext) -> Finding | None:
     each_s, worked_s = loader.receive_s / max(loader.wait_s.n, 1), loader.receive_cpu_s
     waits_for_worker = worked_s is not None and worked_s < loader.receive_s / 2
     is_stateful = loader.kind == _STATEFUL
-    why = ", mostly waiting for its process" if waits_for_worker else ""
-    if waits_for_worker and not is_stateful:
-        why += ", which is asked for each tensor"
-    title = (
-        f"taking a batch over from its worker takes {span(each_s)} of "
-        f"{span(feeder.measured.step_s)}{why}; more workers would not help"
-    )
+    action, advice = "", "return a few large tensors instead of many small ones or Python objects"
+    also = ["more workers would not help"]
+    if is_stateful:
+        action = "Send the dataset's state less often"
+        advice = "StatefulDataLoader(..., snapshot_every_n_steps=N)"
+        also.append("by default each batch carries the dataset's state (state_dict)")
+    if waits_for_worker:
+        also.append("most of it waits for the worker process: cheaper samples help too")
     return loader_finding(
         context,
         feeder,
         RULE.id,
-        title,
+        f"receiving a batch from its worker takes {span(each_s)} of each "
+        f"{step_words(context, feeder)}",
         gain,
-        advice=f"{_WITHOUT_STATE}; {_FEW_TENSORS}" if is_stateful else _FEW_TENSORS,
-        also=["a worker that is computing answers late: cheaper samples help too"]
-        if waits_for_worker
-        else [],
+        action=action,
+        advice=advice,
+        also=also,
         site=loader.collate_site,
         is_of_making=waits_for_worker,
         evidence={
@@ -81,13 +81,13 @@ RULE: Final = Rule(
     thresholds={
         **WAITED_FROM,
         "receive_share": Threshold(RECEIVE_SHARE, "of a step, as for the wait"),
-        "receive_s": Threshold(
-            RECEIVE_S, "a batch: a few tensors take 1 to 2 ms whatever one does"
-        ),
+        "receive_s": Threshold(RECEIVE_S, "a batch: a few tensors always take 1 to 2 ms"),
     },
     find=find,
     explanation=__doc__,
     order=70,
     by_timing=True,
-    traits=RuleTraits(keys=["data_wait", "first_batch"]),
+    traits=RuleTraits(
+        keys=["data_wait", "first_batch"], action="Send fewer, larger tensors per batch"
+    ),
 )

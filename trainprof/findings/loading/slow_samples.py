@@ -1,22 +1,20 @@
-"""A few samples, or batches, take so long that the batches behind them wait.
+"""A few samples, or batches, take long to prepare, and the batches behind them are late.
 
-What it means: on average the workers keep up with training. But batches are handed out in order, so
-that one which takes long holds up all that are made behind it, and what was ready is used up
-meanwhile. Each worker keeps prefetch_factor batches ahead (2, where nothing is said).
+What it means: on average the workers keep up with training. But batches are delivered in order: a
+slow one delays all that are ready behind it. Each worker keeps prefetch_factor batches ahead, 2 by
+default.
 
-How it is measured: the time of single samples in fetches that took long, against the median of all
-samples (those that begin a file of many are none); and the recorded making of batches played again
-without those: the wait is mostly gone. Where no few samples are slow: with the same workers and
-more batches ahead most of the wait goes.
+How it is measured: the slowest samples against the median sample. Those that open a new file or
+shard do not count. trainprof replays the recorded preparation without the slow ones, and most of
+the wait goes. If no single samples are slow, it replays them with more batches ahead.
 
-When it is wrong: where the slow ones are slow for another reason than themselves (a disk that
-sleeps, a neighbour that takes the cores for a moment): then other samples are slow the next time.
-Where long batches come close together, no buffer lasts.
+When it is wrong: a disk that sleeps, or another program that takes the cores for a moment, slows
+other samples next time. If slow batches come close together, no buffer is long enough.
 
-What to do: look at the named samples (size, encoding, a retry, a missing file) and mend or leave
-them out; shorten or cache those that are only large. Of long batches: the named prefetch_factor,
-which takes memory for those that wait; or batches of more even cost (lengths sorted into buckets).
-Else `in_order=False` hands out what is ready, in another order.
+What to do: inspect the samples that the report lists (size, encoding, a retry, a missing file), and
+fix or drop them. Shorten or cache those that are only large. For slow batches set prefetch_factor,
+which needs memory, or sort lengths into buckets. in_order=False delivers what is ready first, in
+another order.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ import numpy as np
 
 from trainprof.analysis.run.metadata import known
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
-from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import unusual_samples
 from trainprof.findings.gain import inputs_gain
 from trainprof.findings.loading.loader_change import (
@@ -37,6 +34,7 @@ from trainprof.findings.loading.loader_change import (
     feeder_with_cause,
     gain_of_cause,
     loader_finding,
+    waits_words,
 )
 from trainprof.findings.loading.model_inputs import like_the_usual
 from trainprof.findings.loading.waiting import SLOW_SAMPLES, SLOW_SAMPLES_SHARE, UNEVEN
@@ -50,7 +48,7 @@ def find(context: RunContext) -> Finding | None:
 
 
 def _of_batches(context: RunContext) -> Finding | None:
-    """Returns that more batches ahead would bridge the long ones."""
+    """Returns that prefetching more batches would bridge the slow ones."""
     feeder = feeder_with_cause(context, RULE.id, UNEVEN)
     gain = None if feeder is None else gain_of_cause(context, feeder)
     if feeder is None or feeder.inputs is None or feeder.cause is None or gain is None:
@@ -62,10 +60,10 @@ def _of_batches(context: RunContext) -> Finding | None:
         context,
         feeder,
         RULE.id,
-        f"batches take unevenly long to make (half of them under {span(usual_s)}, one in twenty "
-        f"over {span(long_s)}), and those kept ready run out: training waits "
-        f"{percent(feeder.wait_share)} of its time",
+        f"batch preparation is uneven (median {span(usual_s)}, 5 % over {span(long_s)}): "
+        f"{waits_words(context, feeder)}",
         gain,
+        action="Prefetch more batches",
         advice=call_with(feeder.loader, change),
         change=change,
         evidence={"usual_batch_s": usual_s, "long_batch_s": long_s},
@@ -84,9 +82,8 @@ def _of_samples(context: RunContext) -> Finding | None:
     index, slowest_s = known(slow[0].get("index")), known(slow[0].get("seconds")) or 0.0
     name = "one" if index is None else f"dataset[{index:.0f}]"
     title = (
-        f"a few slow samples hold up all batches behind them: {name} takes {span(slowest_s)}, "
-        f"{slowest_s / typical_s:.0f} x a typical one; training waits {percent(feeder.wait_share)} "
-        "of its time"
+        f"a few slow samples delay all batches behind them: {name} takes {span(slowest_s)}, "
+        f"{slowest_s / typical_s:.0f}x a typical sample"
     )
     indices, run = [known(sample.get("index")) for sample in slow], context.summary.run
     return loader_finding(
@@ -95,9 +92,8 @@ def _of_samples(context: RunContext) -> Finding | None:
         RULE.id,
         title,
         gain,
-        advice="mend or leave out the slow samples: "
-        f"trainprof report {shlex.quote(run.directory or run.name)} --loader {feeder.loader.id} "
-        "lists them",
+        advice="list them: trainprof report "
+        f"{shlex.quote(run.directory or run.name)} --loader {feeder.loader.id}",
         evidence={
             "slowest_s": slowest_s,
             "typical_sample_s": typical_s,
@@ -111,14 +107,14 @@ RULE: Final = Rule(
     thresholds={
         **WAITED_FROM,
         "excess_share": Threshold(
-            SLOW_SAMPLES_SHARE, "of all making; batches must mostly be in time without it"
+            SLOW_SAMPLES_SHARE, "of all batch preparation; without it most batches must be in time"
         ),
     },
     find=find,
     explanation=__doc__,
     order=60,
     by_timing=True,
-    traits=RuleTraits(keys=["data_wait", "first_batch"]),
+    traits=RuleTraits(keys=["data_wait", "first_batch"], action="Fix or drop the slow samples"),
     explained_by=("thread_count",),
     old_names=("uneven_batches",),
 )

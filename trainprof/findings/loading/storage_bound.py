@@ -1,18 +1,18 @@
-"""Batches wait for the disk or the network file system that their data is read from.
+"""Batch preparation waits for the disk or the network file system that holds the data.
 
-What it means: the making of batches spends most of its time in the kernel, waiting for reads (or
-much of it, with neither workers nor cores short), and more workers would not make them come faster.
+What it means: most of batch preparation is waiting for reads, or much of it while neither workers
+nor cores are short. More workers would not help.
 
-How it is measured: the kernel's own account of the time that each fetch waited for block devices
-(kernel.task_delayacct) or, where it keeps none, how often the process was met waiting for storage
-during fetches that read, 25 times a second. Without bytes read, storage is never named.
+How it is measured: the kernel reports how long each fetch waited for block devices
+(kernel.task_delayacct). Without that, trainprof samples 25 times a second whether the process waits
+for storage. Storage is never named unless bytes were read.
 
-When it is wrong: in the first epoch over data that afterwards stays in memory: look at the second.
-File systems in user space (FUSE: many mounts of object stores) let a process sleep instead: their
-reading is told as sleep.
+When it is wrong: the first epoch may read data that stays in memory afterwards: see the second one.
+With FUSE file systems (many mounts of object stores) the process sleeps instead: reads count as
+sleep.
 
-What to do: keep the data in memory or on a faster disk, in fewer and larger files, or stored in a
-smaller encoding. The line that most of the making goes to is named.
+What to do: keep the data in memory or on a faster disk, in fewer and larger files, or in a smaller
+encoding. The finding names the line that takes most of the preparation.
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ from trainprof.analysis.summary.finding import Finding, RuleTraits
 from trainprof.analysis.summary.levels import percent, size
 from trainprof.analysis.summary.loader import Fetch, worker_totals
 from trainprof.findings.gain import inputs_gain
-from trainprof.findings.loading.loader_change import WAITED_FROM, feeder_with_cause, loader_finding
+from trainprof.findings.loading.loader_change import (
+    WAITED_FROM,
+    feeder_with_cause,
+    loader_finding,
+    waits_words,
+)
 from trainprof.findings.loading.model_inputs import not_read
 from trainprof.findings.loading.waiting import STORAGE, reading_share
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
-from trainprof.findings.wording import waited_of_batch
 
-# So many files are small (datapath-doctor: 16 to 64 KiB a read).
+# Up to here reads are small (datapath-doctor: 16 to 64 KiB a read).
 _SMALL_READ_BYTES: Final = 64 << 10
 
 
@@ -46,15 +50,13 @@ def find(context: RunContext) -> Finding | None:
     batch_bytes = (fetch.read_bytes or 0) / fetch.n
     rate = size(batch_bytes / feeder.measured.step_s)
     each = _bytes_a_read(fetch)
-    advice = "the data in memory, on a faster disk, or smaller (another encoding)"
+    action, advice = "", "keep the data in memory, on a faster disk, or in a smaller encoding"
     if each is not None and each <= _SMALL_READ_BYTES:
-        small = f"a read brings {each / 1024:.0f} KiB"
-        advice = f"fewer and larger reads, for {small}: small files as one (tar, LMDB, Parquet)"
+        action = "Read fewer, larger files"
+        advice = f"pack small files into one (tar, LMDB, Parquet): a read is {each / 1024:.0f} KiB"
     title = (
-        f"{percent(reading)} of making a batch is reading from disk, {size(batch_bytes)} a batch, "
-        f"{rate}/s in all: training waits "
-        f"{waited_of_batch(feeder.measured, feeder.wait_share)}, "
-        f"{percent(feeder.wait_share)} of training"
+        f"{percent(reading)} of batch preparation is disk reads, {size(batch_bytes)} a batch at "
+        f"{rate}/s: {waits_words(context, feeder)}"
     )
     return loader_finding(
         context,
@@ -62,6 +64,7 @@ def find(context: RunContext) -> Finding | None:
         RULE.id,
         title,
         gain,
+        action=action,
         advice=advice,
         evidence={
             "reading_share": reading,
@@ -73,7 +76,7 @@ def find(context: RunContext) -> Finding | None:
 
 
 def _bytes_a_read(fetch: Fetch) -> float | None:
-    """Returns what a call that reads brings from storage on average, by samples of the workers."""
+    """Returns the bytes from storage per call that reads, a mean by samples of the workers."""
     rows = worker_totals(fetch.per_worker)
     read, calls = (
         sum(row.figures[name] or 0.0 for row in rows)
@@ -89,5 +92,5 @@ RULE: Final = Rule(
     explanation=__doc__,
     order=50,
     by_timing=True,
-    traits=RuleTraits(keys=["data_wait", "first_batch"]),
+    traits=RuleTraits(keys=["data_wait", "first_batch"], action="Read the data faster"),
 )

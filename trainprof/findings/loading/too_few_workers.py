@@ -1,23 +1,18 @@
-"""Workers make batches more slowly than training takes them, and there is room for more of them.
+"""The workers prepare batches more slowly than training uses them, and more workers would help.
 
-What it means: all workers together make fewer batches a second than training could use, while cores
-are free or the workers mostly sleep (waiting for a disk, a network, a lock).
+What it means: all workers together prepare fewer batches a second than training could use. Cores
+are free, or the workers mostly sleep: they wait for a disk, a network or a lock.
 
-How it is measured: the time inside `next` on the loader's iterator, as a share of the training
-phase, and the recorded making of each batch played through torch's pipeline with more workers on
-the cores that the run may use, of which several ranks on a host have a part each. Of workers that
-have nothing to do: how many batches each made; the gain is that of batches spread evenly.
+How it is measured: trainprof times `next` on the loader's iterator. It replays the recorded
+preparation of each batch with more workers on the cores that the run may use. It counts the batches
+of each worker: where one prepares most of them, the gain is that of an even split.
 
-When it is wrong: where all workers share what they wait for (one disk, one server, one lock): more
-of them then wait longer. There only the upper end of the gain is told. Each worker takes memory of
-its own.
+When it is wrong: workers that share one disk, server or lock wait longer when there are more of
+them. Only an upper bound of the gain is reported then. Each worker needs memory of its own.
 
-What to do: give the loader the named number of workers. Where training keeps the cores busy itself,
-more of them may take as much from it as they give: then make samples cheaper, the named function
-first. Where each step asks several loaders, the gain is that with the others as they are. What
-has to be done first, what is minded, and how loaders are counted: as serial_loading says. Of a
-stream: at least as many shards as workers, of one size, or every n-th sample for each worker, by
-get_worker_info().
+What to do: set num_workers as shown. If training needs the cores too, make the samples cheaper
+instead. Give a stream one shard of equal size or more per worker, or every n-th sample to each
+worker by get_worker_info(). serial_loading says what else changes with workers.
 """
 
 from __future__ import annotations
@@ -31,6 +26,7 @@ from trainprof.findings.loading.loader_change import (
     feeder_with_cause,
     gain_of_cause,
     loader_finding,
+    waits_words,
 )
 from trainprof.findings.loading.more_workers import more_workers
 from trainprof.findings.loading.waiting import (
@@ -41,7 +37,7 @@ from trainprof.findings.loading.waiting import (
 )
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
-from trainprof.findings.wording import waited_of_batch
+from trainprof.findings.wording import number_of
 
 
 def find(context: RunContext) -> Finding | None:
@@ -49,23 +45,23 @@ def find(context: RunContext) -> Finding | None:
 
 
 def _of_shares(context: RunContext) -> Finding | None:
-    """Returns that one worker makes nearly all batches of a stream."""
+    """Returns that one worker prepares nearly all batches of a stream."""
     feeder = feeder_with_cause(context, RULE.id, IDLE_WORKERS)
     gain = None if feeder is None else gain_of_cause(context, feeder)
     if feeder is None or gain is None:
         return None
-    made = batches_by_worker(feeder.loader)
-    most = max(made.values()) / sum(made.values())
+    prepared = batches_by_worker(feeder.loader)
+    most = max(prepared.values()) / sum(prepared.values())
     return loader_finding(
         context,
         feeder,
         RULE.id,
-        f"one of {feeder.loader.num_workers} workers makes {percent(most)} of the batches, the "
-        f"dataset gives the others little: training waits {percent(feeder.wait_share)} of its time",
+        f"one of {feeder.loader.num_workers} workers prepares {percent(most)} of the batches: "
+        f"{waits_words(context, feeder)}",
         gain,
-        advice="share the data out evenly: as many shards as workers, or every n-th sample, by "
-        "get_worker_info()",
-        evidence={"batches_by_worker": {str(number): n for number, n in made.items()}},
+        action="Split the data evenly across workers",
+        advice="use at least N shards for N workers, or every N-th sample by get_worker_info()",
+        evidence={"batches_by_worker": {str(number): n for number, n in prepared.items()}},
     )
 
 
@@ -73,13 +69,8 @@ def _of_workers(context: RunContext) -> Finding | None:
     feeder = feeder_with_cause(context, RULE.id, TOO_FEW_WORKERS)
     if feeder is None or feeder.measured is None:
         return None
-    workers = feeder.loader.num_workers
-    has = "1 worker makes" if workers == 1 else f"{workers} workers make"
-    title = (
-        f"{has} batches more slowly than training takes them: it waits "
-        f"{waited_of_batch(feeder.measured, feeder.wait_share)}, "
-        f"{percent(feeder.wait_share)} of training"
-    )
+    workers = number_of(feeder.loader.num_workers or 0, "worker")
+    title = f"{workers} cannot keep up: {waits_words(context, feeder)}"
     return more_workers(context, feeder, RULE, title)
 
 
@@ -87,13 +78,17 @@ RULE: Final = Rule(
     id="too_few_workers",
     thresholds={
         **WAITED_FROM,
-        "fair_shares": Threshold(FAIR_SHARES, "of the batches, made by one worker"),
+        "fair_shares": Threshold(FAIR_SHARES, "times an even share of the batches, by one worker"),
     },
     find=find,
     explanation=__doc__,
     order=30,
     by_timing=True,
-    traits=RuleTraits(keys=["data_wait", "first_batch"], lines="without_change"),
+    traits=RuleTraits(
+        keys=["data_wait", "first_batch"],
+        lines="without_change",
+        action="Use more DataLoader workers",
+    ),
     explained_by=("thread_count",),
     old_names=("idle_workers",),
 )

@@ -1,4 +1,4 @@
-"""Why training waits for a loader's batches: one cause, so that one wait is not found twice."""
+"""Why training waits for a loader's batches: one cause each, so that no wait counts twice."""
 
 from __future__ import annotations
 
@@ -49,45 +49,44 @@ UNKNOWN: Final = "unknown"
 
 # XProf (op_stats_to_input_pipeline_analysis.cc): below it a program is not bound by its input.
 WAIT_SHARE: Final = 0.05
-# Of the making of batches: what slow samples take beyond typical ones.
+# Of batch preparation: what slow samples take beyond typical ones.
 SLOW_SAMPLES_SHARE: Final = 0.15
-# Of a batch's making spent asleep, from which on more workers than cores are tried.
+# Of batch preparation spent asleep, from which on more workers than cores are tried.
 ASLEEP_SHARE: Final = 0.5
 READING_SHARE: Final = 0.5
-# From here on where nothing else is short.
+# From here on if nothing else is short.
 MUCH_READING_SHARE: Final = 0.3
-# Of a step: what all that is done in it would take on full cores, from which on they are short.
+# Of a step: what its work would take on fully used cores, from which on they are short.
 FULL_SHARE: Final = 0.75
-# Of the making of batches: so much waiting for a free core tells it, too.
+# Of batch preparation spent waiting for a free core, from which on they are short as well.
 RUNNABLE_SHARE: Final = 0.25
-# One worker makes so many times the batches that it would if all made as many.
+# Batches of one worker against an even share, from which on they are split unevenly.
 FAIR_SHARES: Final = 1.6
-# And from here on cores are so short that IPC transfers wait for one.
+# From here on IPC transfers wait for a core, too.
 _SHORT_SHARE: Final = 0.1
-# A worker that has the index of a batch and nothing else to do begins at once.
+# An idle worker that gets the indices of a batch begins at once.
 _TURNAROUND_S: Final = 0.0002
-# Of the making of batches: from here on it is the collate function that takes long.
+# Of batch preparation: from here on the collate function is the slow part.
 COLLATE_SHARE: Final = 0.5
-# Of a step spent on taking batches over; and so long at least, for a plain batch takes 1 to 2 ms.
+# Of a step spent receiving batches, and the least time: a plain batch takes 1 to 2 ms.
 RECEIVE_SHARE: Final = 0.05
 RECEIVE_S: Final = 0.005
-# What one tensor takes at most where its worker answers at once.
+# What one tensor takes at most if its worker answers at once.
 _TENSOR_S: Final = 0.002
-# A sample that takes no longer is mostly the asking for it, and putting it into the batch.
+# A sample that takes no longer is mostly Python overhead: its request, and its collating.
 CHEAP_SAMPLE_S: Final = 20e-6
-# Of training; and in batches of so many at least.
+# Of training; and the least number of samples in a batch.
 SAMPLE_BY_SAMPLE_SHARE: Final = 0.1
 _MANY_SAMPLES: Final = 8
-# Without workers a step has to be so much shorter at worst, in the model and against the measured
-# one.
+# How much shorter a step has to be without workers, at worst, than the modelled and measured one.
 NEEDLESS_GAIN: Final = 0.1
-# Of the waits: with less of it spent without a batch to take, it is not late batches that cost.
+# Of the waits: with less of them spent before the batch is ready, late batches are not the cause.
 LATE_SHARE: Final = 0.25
-# Of the waits without workers: else it is not for the asking for samples.
+# Of the waits without workers: with less of them in fetches, samples are not the cause.
 _MOSTLY_FETCHED: Final = 0.5
-# Fetches that take so many times the median one are slow; they are few up to this share of all.
+# Up to this share of all fetches, slow ones are few.
 _FEW_SHARE: Final = 0.25
-# Where free cores limit a step: what other programs take is known to about this share.
+# Where free cores limit a step: what other programs use is known to about this share.
 _SHORT_GAIN: Final = 0.1
 TRIED_WORKERS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _MOST_WORKERS: Final = 32
@@ -98,7 +97,7 @@ _WORKERS_PER_CORE_ASLEEP: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """From which values on something is a cause: shares, unless their names tell otherwise."""
+    """From which values on something is a cause: shares, unless their names have another unit."""
 
     wait: float = WAIT_SHARE
     slow_samples: float = SLOW_SAMPLES_SHARE
@@ -116,8 +115,8 @@ class Cause:
 
     Attributes:
         name: One of those above.
-        setting, prediction: With more workers or none, more batches ahead or the data shared out
-            evenly, and the model's answer; None where that does not help.
+        setting, prediction: With more workers or none, more batches prefetched or the data split
+            evenly, and the model's prediction; None where that does not help.
     """
 
     name: str
@@ -147,11 +146,11 @@ def cause_of(
         return None
     is_uneven = _slow_share(loader.fetch, inputs) >= limits.slow_samples
     is_uneven &= loader.fetch is None or not are_begun_parts(unusual_samples(loader.fetch))
-    # No loader makes steps shorter than a device takes for them.
+    # No loader makes steps shorter than the device needs for them.
     paced = inputs if felt is None else _paced_by_device(inputs, felt)
     if is_uneven and _usual_would_do(inputs, now, limits):
         return Cause(SLOW_SAMPLES, *(more_ahead(paced, now) or ()))
-    is_by_sample = _is_made_sample_by_sample(loader, limits)
+    is_by_sample = _is_sample_by_sample(loader, limits)
     without = _without_workers(loader, inputs, now) if loader.num_workers else None
     if is_by_sample and without is not None:
         return Cause(NEEDLESS_WORKERS, *without)
@@ -160,7 +159,7 @@ def cause_of(
     parts = now.bound.parts_s
     step_s = sum(parts.values())
     wait_cause = now.bound.wait_cause
-    # A worker that computes answers late: then it is its computing that is waited for.
+    # A busy worker answers late: then its computing is the cause.
     is_handed_over = (
         bool(loader.num_workers)
         and (wait_cause == RECEIVE or (wait_cause != SAMPLER and _are_there(loader)))
@@ -176,16 +175,16 @@ def cause_of(
     if wait_cause == SAMPLER:
         return Cause(SAMPLING)
     is_late = not _are_there(loader)
-    # Batches that come late count by themselves, even where taking any over costs more than that.
+    # Late batches count by themselves, even if receiving any batch costs more than they do.
     if is_handed_over and not (is_late and parts[BLOCKED] >= limits.wait * step_s):
-        # What it takes to hand over any batch is nobody's fault; the rest of the wait may be.
+        # The transfer of any batch takes that; the rest of the wait may have a cause.
         return Cause(SAMPLING) if parts[SAMPLER] >= limits.wait * step_s else None
     if loader.fetch is None or loader.fetch.wall_s is None:
         return Cause(UNKNOWN)
-    return _cause_of_making(loader, loader.fetch, inputs, paced, now, limits)
+    return _cause_of_preparation(loader, loader.fetch, inputs, paced, now, limits)
 
 
-def _cause_of_making(
+def _cause_of_preparation(
     loader: Loader,
     fetch: Fetch,
     inputs: PipelineInputs,
@@ -193,12 +192,12 @@ def _cause_of_making(
     now: Prediction,
     limits: Limits,
 ) -> Cause:
-    """Returns why batches are not made sooner; `paced`: for steps as a device takes them."""
+    """Returns why batches are not ready sooner; `paced`: for steps as a device takes them."""
     if loader.collate_site is not None and collate_share(fetch) >= limits.collate:
         return Cause(COLLATING)
     reading = reading_share(fetch) if fetch.read_bytes else 0.0
     is_read = reading >= READING_SHARE
-    # Workers that read side by side already share what the disk can give.
+    # Several workers that read already share the throughput of the disk.
     if is_read and (loader.num_workers or 0) > 1:
         return Cause(STORAGE)
     if _is_shared_unevenly(loader, limits):
@@ -224,14 +223,14 @@ def _is_short_of_cores(
     loader: Loader, fetch: Fetch, inputs: PipelineInputs, now: Prediction
 ) -> bool:
     busy_s = (fetch.running_s or 0.0) + (fetch.runnable_s or 0.0) + (fetch.throttled_s or 0.0)
-    if _share_of_making(fetch, busy_s) < 1 - ASLEEP_SHARE:
+    if _share_of_preparation(fetch, busy_s) < 1 - ASLEEP_SHARE:
         return False
     step_s = sum(now.bound.parts_s.values())
-    # Cores that have less to do than that are not what is short.
+    # Less busy cores are not the limit.
     is_full = now.bound.limits_s[CPU_LIMIT] >= FULL_SHARE * step_s
     is_full |= runnable_share(fetch) >= RUNNABLE_SHARE
     is_full |= _least_step_s(inputs, now) >= FULL_SHARE * step_s
-    # Batches that are made as fast as a worker could hand them over are no matter of the CPU.
+    # Where more cores would not help, the IPC transfer is the limit.
     on_more = replace(inputs, cores=inputs.cores * _MORE_CORES, ranks_per_core=1.0)
     return is_full and (
         more_workers(on_more, predict(on_more), stay=loader.may_keep_workers) is not None
@@ -239,7 +238,7 @@ def _is_short_of_cores(
 
 
 def _paced_by_device(inputs: PipelineInputs, felt: float) -> PipelineInputs:
-    """Returns a loader whose batches are used no faster than a device that never waits for it."""
+    """Returns a loader whose batches are used no faster than by a device that never waits."""
     measured = measured_rates(inputs)
     if measured is None:
         return inputs
@@ -247,33 +246,33 @@ def _paced_by_device(inputs: PipelineInputs, felt: float) -> PipelineInputs:
     return replace(inputs, compute_s=np.maximum(inputs.compute_s, least_s))
 
 
-def _is_made_sample_by_sample(loader: Loader, limits: Limits) -> bool:
-    """Whether batches are put together from many samples that take next to nothing each."""
+def _is_sample_by_sample(loader: Loader, limits: Limits) -> bool:
+    """Whether batches are collated from many samples that are cheap each."""
     fetch = loader.fetch
     if loader.whole_batches is None or fetch is None or fetch.wall_s is None or not fetch.samples:
         return False
-    made_s = fetch.wall_s.mean * fetch.n
-    if not loader.num_workers and made_s < _MOSTLY_FETCHED * loader.wait_total_s:
-        return False  # it is the drawing of indices that is waited for
-    is_cheap = made_s <= limits.cheap_sample_s * fetch.samples
+    prepared_s = fetch.wall_s.mean * fetch.n
+    if not loader.num_workers and prepared_s < _MOSTLY_FETCHED * loader.wait_total_s:
+        return False  # the sampler is the cause
+    is_cheap = prepared_s <= limits.cheap_sample_s * fetch.samples
     return is_cheap and fetch.samples >= _MANY_SAMPLES * fetch.n
 
 
 def _without_workers(
     loader: Loader, inputs: PipelineInputs, now: Prediction
 ) -> tuple[Setting, Prediction] | None:
-    """Returns the loader without workers; None where some are worth what they cost.
+    """Returns the loader without workers; None where they save more than they cost.
 
-    With what starting and ending them takes, as a mean over all batches.
+    Starting and ending them counts, as a mean over all batches.
     """
     prediction = predict(inputs, replace(inputs.setting, workers=0, is_persistent=False))
     around_s = starts_s(loader) + loader.end_s - loader.passes * prediction.first_batch_s.mid
     around_s = max(around_s, 0.0) / max(loader.iterations, 1)
     measured = measured_rates(inputs)
     now_s = min(now.step_s.mid, now.step_s.mid if measured is None else measured.step_s)
-    # Starts alone may be saved by workers that live on.
-    is_quicker = prediction.step_s.high <= (1 - NEEDLESS_GAIN) * (now_s + around_s)
-    if not is_quicker or prediction.step_s.mid > (1 - NEEDLESS_GAIN) * now_s:
+    # Persistent workers may save their starts, too.
+    is_faster = prediction.step_s.high <= (1 - NEEDLESS_GAIN) * (now_s + around_s)
+    if not is_faster or prediction.step_s.mid > (1 - NEEDLESS_GAIN) * now_s:
         return None
     tried = (more_workers(inputs, now, stay=True), more_ahead(inputs, now))
     others = [now, *(each[1] for each in tried if each is not None)]
@@ -282,13 +281,13 @@ def _without_workers(
 
 
 def _are_there(loader: Loader) -> bool:
-    """Whether batches mostly were there when they were asked for."""
+    """Whether batches were mostly ready when training asked for them."""
     late_s = loader.blocked_s
     return late_s is not None and late_s < LATE_SHARE * loader.wait_total_s
 
 
 def batches_by_worker(loader: Loader) -> dict[int, int]:
-    """Returns how many batches each worker made, over all passes."""
+    """Returns how many batches each worker prepared, over all epochs."""
     fetch, workers = loader.fetch, loader.num_workers or 0
     made = dict.fromkeys(range(workers), 0)
     for worker in worker_totals(fetch.per_worker) if fetch is not None else ():
@@ -305,52 +304,52 @@ def _is_shared_unevenly(loader: Loader, limits: Limits) -> bool:
 
 
 def _comes_once(inputs: PipelineInputs, limits: Limits) -> bool:
-    """Whether only the first pass waits: from then on the data lies in a cache."""
+    """Whether only the first epoch waits: from then on the data is cached."""
     waits, batches = inputs.wait_s, inputs.batches
     if waits is None or len(waits) < 2 * batches:
         return False
     is_later = np.arange(len(waits)) >= batches
-    is_later[::batches] = False  # what a pass begins with is another matter
+    is_later[::batches] = False  # starts of epochs are another cause
     waited_s = float(waits[is_later].sum())
     return waited_s < limits.wait * (waited_s + float(inputs.compute_s[is_later].sum()))
 
 
 def reading_share(fetch: Fetch | None) -> float:
-    """Returns which share of the making of batches waits for a disk, as far as that is known."""
-    return 0.0 if fetch is None else _share_of_making(fetch, fetch.reading_s)
+    """Returns which share of batch preparation waits for a disk, as far as that is known."""
+    return 0.0 if fetch is None else _share_of_preparation(fetch, fetch.reading_s)
 
 
 def asleep_share(fetch: Fetch | None) -> float:
-    """Returns for which share of the making of batches it sleeps: for a lock, a server, a disk."""
-    return 0.0 if fetch is None else _share_of_making(fetch, fetch.asleep_s)
+    """Returns which share of batch preparation sleeps: for a lock, a server, a disk."""
+    return 0.0 if fetch is None else _share_of_preparation(fetch, fetch.asleep_s)
 
 
 def runnable_share(fetch: Fetch | None) -> float:
-    """Returns for which share of the making of batches it waits for a free core."""
-    return 0.0 if fetch is None else _share_of_making(fetch, fetch.runnable_s)
+    """Returns which share of batch preparation waits for a free core."""
+    return 0.0 if fetch is None else _share_of_preparation(fetch, fetch.runnable_s)
 
 
-def _share_of_making(fetch: Fetch, seconds: float | None) -> float:
-    made_s = 0.0 if fetch.wall_s is None else fetch.wall_s.mean * fetch.n
-    return (seconds or 0.0) / made_s if made_s > 0 else 0.0
+def _share_of_preparation(fetch: Fetch, seconds: float | None) -> float:
+    prepared_s = 0.0 if fetch.wall_s is None else fetch.wall_s.mean * fetch.n
+    return (seconds or 0.0) / prepared_s if prepared_s > 0 else 0.0
 
 
 def collate_share(fetch: Fetch | None) -> float:
-    """Returns which share of the making of batches is the collate function's."""
+    """Returns which share of batch preparation is the collate function's."""
     if fetch is None or fetch.collate_s is None or fetch.dataset_s is None:
         return 0.0
-    made_s = fetch.collate_s + fetch.dataset_s
-    return fetch.collate_s / made_s if made_s > 0 else 0.0
+    prepared_s = fetch.collate_s + fetch.dataset_s
+    return fetch.collate_s / prepared_s if prepared_s > 0 else 0.0
 
 
 def more_workers(
     inputs: PipelineInputs, now: Prediction, *, stay: bool
 ) -> tuple[Setting, Prediction] | None:
-    """Returns the fewest workers that do nearly as well as any; None where none help.
+    """Returns the fewest workers that do nearly as well as any; None where more do not help.
 
     Args:
-        stay: They are persistent, unless epochs are left early: they would first make what they
-            were asked for by then.
+        stay: They are persistent, unless epochs are left early: they would first prepare what was
+            requested by then.
     """
     stay = stay and (inputs.setting.is_persistent or not inputs.left)
     tried: list[tuple[Setting, Prediction]] = []
@@ -370,8 +369,8 @@ def more_workers(
 def _on_spare_cores(inputs: PipelineInputs, now: Prediction, prediction: Prediction) -> Prediction:
     """Returns a prediction with steps no shorter than the cores allow.
 
-    The model shares cores fairly among processes: more workers get more of a busy core there, at
-    the expense of other programs. That is not counted as a gain.
+    The model shares cores fairly among processes: more workers get more of a busy core there, which
+    other programs lose. That does not count as a gain.
     """
     step, least_s = prediction.step_s, _least_step_s(inputs, now)
     best_s = (1 - _SHORT_GAIN) * _least_step_s(inputs, now, "low")
@@ -380,7 +379,7 @@ def _on_spare_cores(inputs: PipelineInputs, now: Prediction, prediction: Predict
 
 
 def _least_step_s(inputs: PipelineInputs, now: Prediction, scenario: Scenario = "mid") -> float:
-    """Returns what a step takes where the cores do nothing else."""
+    """Returns what a step takes if the cores do nothing else."""
     computing_s = float(inputs.compute_s.mean()) / (1 + inputs.main_slowdown)
     core_s = computing_s * inputs.compute_cores.at(scenario) + inputs.receive_s.at(scenario)
     core_s += float(running_of(inputs, "mid").mean())
@@ -388,9 +387,9 @@ def _least_step_s(inputs: PipelineInputs, now: Prediction, scenario: Scenario = 
 
 
 def more_ahead(inputs: PipelineInputs, now: Prediction) -> tuple[Setting, Prediction] | None:
-    """Returns the fewest batches ahead of each worker that do nearly as well as any.
+    """Returns the fewest prefetched batches per worker that do nearly as well as any.
 
-    None where none help, and where most of the wait stays.
+    None where they do not help, or most of the wait stays.
     """
     tried: list[tuple[Setting, Prediction]] = []
     for prefetch in TRIED_PREFETCH if inputs.setting.workers else ():
@@ -406,15 +405,15 @@ def more_ahead(inputs: PipelineInputs, now: Prediction) -> tuple[Setting, Predic
 
 
 def fewest_of(seconds: Sequence[float]) -> int:
-    """Returns which of some numbers of workers, in rising order, is nearly as fast as any."""
+    """Returns the first of some times that is nearly the shortest; they are in rising workers."""
     best_s = min(seconds)
     return next(k for k, x in enumerate(seconds) if x <= (1 + LEAST_GAIN) * best_s)
 
 
 def most_workers(inputs: PipelineInputs) -> int:
-    """Returns how many workers are worth trying: cores, or more where batches are slept for.
+    """Returns how many workers are worth trying: cores, or more if batch preparation sleeps.
 
-    No more than there are shards of a stream; none more where ranks outnumber the cores already.
+    Not more than a stream has shards; not more than now if ranks already outnumber the cores.
     """
     if inputs.ranks_per_core > 1:
         return inputs.setting.workers
@@ -422,22 +421,22 @@ def most_workers(inputs: PipelineInputs) -> int:
     running = inputs.running_s
     if running is not None:
         measured = ~np.isnan(running)
-        made_s = float(inputs.fetch_s[measured].sum())
+        prepared_s = float(inputs.fetch_s[measured].sum())
         runs = float(running[measured].sum())
         runnable = inputs.runnable_s
         waits = 0.0 if runnable is None else float(np.nansum(runnable[measured]))
-        if runs <= (1 - ASLEEP_SHARE) * made_s and waits < ASLEEP_SHARE * made_s:
+        if runs <= (1 - ASLEEP_SHARE) * prepared_s and waits < ASLEEP_SHARE * prepared_s:
             cores *= _WORKERS_PER_CORE_ASLEEP
         elif runs + waits > 0:
-            # As many as keep the cores busy, together.
-            cores = max(cores, round(inputs.cores * made_s / (runs + waits)))
+            # What keeps the cores busy, together.
+            cores = max(cores, round(inputs.cores * prepared_s / (runs + waits)))
     return min(cores, inputs.shards or _MOST_WORKERS, _MOST_WORKERS)
 
 
 def _slow_share(fetch: Fetch | None, inputs: PipelineInputs) -> float:
-    """Returns what a few slow batches take beyond the usual, as a share of all making.
+    """Returns what a few slow batches take beyond the usual, as a share of batch preparation.
 
-    0 where no single sample is known to be slow: then it is something else that came over them.
+    0 where no single sample is known to be slow: then something else slowed them.
     """
     if fetch is None or not unusual_samples(fetch):
         return 0.0
@@ -449,7 +448,7 @@ def _slow_share(fetch: Fetch | None, inputs: PipelineInputs) -> float:
 
 
 def _waits_for_busy_worker(loader: Loader) -> bool:
-    """Whether an IPC transfer waits for a worker that is at work or has no core, not for tensors.
+    """Whether an IPC transfer waits for a worker that is busy or has no core, not for tensors.
 
     Each tensor of a batch is one request to the worker's process.
     """
@@ -472,9 +471,9 @@ def _own_share_of_receiving(loader: Loader) -> float:
 
 
 def _usual_would_do(inputs: PipelineInputs, now: Prediction, limits: Limits) -> bool:
-    """Whether batches would mostly be there in time were all of them like the usual ones.
+    """Whether batches would mostly be in time if all of them were like the usual ones.
 
-    What it takes to hand over a batch that is there is another matter.
+    The IPC transfer of a ready batch is another cause.
     """
     late_s, step_s = now.bound.parts_s.get(BLOCKED, 0.0), sum(now.bound.parts_s.values())
     if late_s < limits.wait * step_s:

@@ -1,16 +1,16 @@
-"""Python's garbage collector stops training.
+"""Python's garbage collector pauses the training loop.
 
-What it means: a full collection walks all objects that Python tracks; datasets and caches of
-millions of small objects make that long, and it comes again and again.
+What it means: a full collection visits every object that Python tracks. With millions of small
+objects, in a dataset or a cache, it takes long and happens repeatedly.
 
-How it is measured: the collector's own callbacks, pauses of 20 us and more.
+How it is measured: by Python's own collector callbacks, for pauses of 20 us and more.
 
-When it is wrong: hardly ever; the share is what was stopped.
+When it is wrong: rarely. The pauses are measured, not estimated.
 
-What to do: where the loop itself calls gc.collect(), take that out. Else gc.freeze() once
-everything is loaded takes it out of later collections; or gc.disable() and a gc.collect() every few
-hundred steps: until then what reference cycles hold stays in memory, a device's too. Arrays instead
-of millions of objects end it.
+What to do: if the loop calls gc.collect(), remove the call. Otherwise call gc.freeze() once after
+loading: later collections then skip these objects. Or call gc.disable(), and gc.collect() every few
+hundred steps; until that call reference cycles keep their memory, on a GPU too. Arrays in place of
+millions of objects remove the cause.
 """
 
 from __future__ import annotations
@@ -19,25 +19,18 @@ from typing import Final
 
 from trainprof.analysis.summary.code import hottest
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
-from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import plain_finding, python_gain
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
-from trainprof.findings.wording import span
 
-# Walks over all objects: fewer are no habit yet.
+# Full collections: fewer are not regular.
 _ENOUGH_FULL: Final = 3
-# By itself Python walks all objects only once a quarter of them is new.
+# Python itself starts a full collection only when a quarter of all objects is new.
 _CALLED_FROM_PER_STEP: Final = 0.5
-_COLLECTED_RARELY: Final = (
-    "gc.freeze() once everything is loaded, or gc.disable() and gc.collect() every few hundred "
-    "steps; a call of gc.collect() in the loop goes"
+_FREEZE: Final = (
+    "gc.freeze() after loading; or gc.disable(), with gc.collect() every few hundred steps"
 )
-_KEPT_IN_CYCLES: Final = (
-    "with gc.disable() what reference cycles hold, memory of a device included, stays until the "
-    "next gc.collect(): collect more often where memory grows"
-)
-_CALLED: Final = "take gc.collect() out of the loop: nothing but a call walks everything so often"
+_CALLED: Final = "remove gc.collect(): by itself Python runs full collections far less often"
 
 
 def find(context: RunContext) -> Finding | None:
@@ -51,15 +44,14 @@ def find(context: RunContext) -> Finding | None:
     line = hottest(context.summary.part_lines, "gc")
     steps = max(context.summary.training.steps, 1)
     is_called = context.full_collections >= _CALLED_FROM_PER_STEP * steps
-    advice = _CALLED if is_called else _COLLECTED_RARELY
     return plain_finding(
         RULE.id,
-        f"Python's garbage collector stops training for {span(spent_s)}, {percent(part)} of it, "
-        f"with {context.full_collections} full collections in {steps} steps",
+        f"Python's garbage collector takes {context.of_step(spent_s, 'gc')}, with "
+        f"{context.full_collections} full collections in {steps} steps",
         gain,
         site=line.site if line is not None else None,
-        advice=advice,
-        cautions=[_KEPT_IN_CYCLES] if advice == _COLLECTED_RARELY else [],
+        action="Remove gc.collect() from the loop" if is_called else "",
+        advice=_CALLED if is_called else _FREEZE,
         evidence={
             "gc_s": spent_s,
             "gc_share": part,
@@ -74,8 +66,8 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=160,
-    traits=RuleTraits(keys=["gc"]),
-    # Who makes the objects that are collected stands where collecting begins.
+    traits=RuleTraits(keys=["gc"], action="Run the garbage collector less often"),
+    # A collection starts at the line that creates the objects.
     comes_of=("worker_restart", "python_in_loop", "python_in_model"),
     saves_in_steps=True,
 )

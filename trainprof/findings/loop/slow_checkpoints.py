@@ -1,22 +1,20 @@
-"""Saving and loading checkpoints holds training up.
+"""Saving and loading checkpoints interrupts training.
 
-What it means: torch.save and torch.load, and what libraries save with, run in the training thread,
-which computes nothing meanwhile.
+What it means: torch.save, torch.load and the save functions of libraries run in the training
+thread. Training waits until they return.
 
-How it is measured: the time inside torch.save and torch.load in the training phase, by line, and
-inside what writes whole checkpoints and gathers what is to be written: the Trainers of Hugging Face
-and of Lightning, accelerate's save_state, torch.distributed.checkpoint's save; and inside the
-function that safetensors' save_file and save_model write by. What is copied from a device meanwhile
-is part of it. What a dataset loads while its loader makes a batch is loading of data, and not
-counted here. Checkpoints of other writers are not seen, nor what a library saves that the script
-imports after its first update, until it has saved by one of those.
+How it is measured: trainprof times torch.save, torch.load, safetensors' save functions and
+torch.distributed.checkpoint's save, by line. Whole checkpoints of Hugging Face's and Lightning's
+Trainer and of accelerate's save_state are timed too, with the copies from a GPU. A torch.load
+inside a dataset counts as data loading. Other writers are not seen, nor a library imported after
+the first update until it saves by one of these functions.
 
-When it is wrong: a page cache that takes the bytes at once may write them when the next save comes.
+When it is wrong: a page cache can take the bytes at once and write them during the next save.
 
-What to do: save less often, save less (weights without optimizer state where that will do), or
-write a copy in the background: to a local disk first, or by
-torch.distributed.checkpoint.async_save, which copies by itself. Where most of it is torch.load:
-load once, ahead of the loop, or in a dataset that workers read for a DataLoader, beside training;
+What to do: save less often, or less: weights without optimizer state, where these are enough. Or
+save in the background with torch.distributed.checkpoint.async_save, which copies first. A thread of
+your own needs copies too ({k: v.detach().clone() for k, v in ...}), as the next steps change the
+tensors of a state_dict(). Load once before the loop, or in a dataset that workers read.
 torch.load(..., mmap=True) reads only what is used.
 """
 
@@ -25,24 +23,19 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
-from trainprof.analysis.summary.levels import percent, size
-from trainprof.analysis.timeline.checkpoints import Checkpoints
+from trainprof.analysis.summary.levels import pair, percent, size
 from trainprof.findings.gain import outside_steps, plain_finding
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
-from trainprof.findings.wording import span
+from trainprof.findings.wording import number_of, span
 from trainprof.record.schema import Writer
 
-_OF_A_COPY: Final = (
-    "state_dict() gives the tensors themselves, which the next steps change: in the background "
-    "write copies ({k: v.detach().clone() for k, v in ...}, of the optimizer's too), or use "
-    "torch.distributed.checkpoint.async_save"
-)
-# Where a library is told how often.
-_SAYS_HOW_OFTEN: Final = {
-    Writer.TRANSFORMERS: "how often is said by save_steps= and save_strategy= of TrainingArguments",
-    Writer.LIGHTNING: "how often is said by every_n_train_steps= and every_n_epochs= of "
-    "ModelCheckpoint",
+_LOADS_ONCE: Final = "load before the loop, or in a dataset that DataLoader workers read"
+_IN_BACKGROUND: Final = "save less often, or with torch.distributed.checkpoint.async_save"
+# The arguments that set how often a library saves.
+_SETTINGS: Final = {
+    Writer.TRANSFORMERS: "TrainingArguments(..., save_steps=...) with a larger number",
+    Writer.LIGHTNING: "ModelCheckpoint(..., every_n_train_steps=...) with a larger number",
 }
 
 
@@ -52,14 +45,22 @@ def find(context: RunContext) -> Finding | None:
     if part < least:
         return None
     calls = context.checkpoints
+    is_loading = calls.load_s > calls.save_s
+    called = [calls.called] if calls.saves or not calls.loads else []
+    called += ["torch.load"] if calls.loads else []
+    times = number_of(calls.saves + calls.loads, "call")
+    of = "" if calls.saved_bytes is None else f" of {size(calls.saved_bytes)}"
+    each = f", {span(calls.save_s / calls.saves)} for each save{of}" if calls.saves else ""
+    by_library = next((_SETTINGS[x] for x in calls.writers if x in _SETTINGS), _IN_BACKGROUND)
     return plain_finding(
         RULE.id,
-        f"{_calls(calls)} {span(spent_s)}, {percent(part)} of training{_each(calls)}",
+        f"{times} of {' and '.join(called)} {'takes' if times == '1 call' else 'take'} "
+        f"{pair(spent_s, context.training_s)} of training ({percent(part)}){each}",
         outside_steps(context, context.held_up_s("checkpoint", "checkpoint_s")),
         site=calls.site,
-        advice=_advice(calls, spent_s),
-        cautions=_cautions(calls),
-        also=[_SAYS_HOW_OFTEN[writer] for writer in calls.writers if writer in _SAYS_HOW_OFTEN],
+        action="Load each file once, before the loop" if is_loading else "",
+        advice=_LOADS_ONCE if is_loading else by_library,
+        also=[] if is_loading else [f"saving half as often saves {span(spent_s / 2)}"],
         evidence={
             "checkpoint_s": spent_s,
             "checkpoint_share": part,
@@ -73,58 +74,13 @@ def find(context: RunContext) -> Finding | None:
     )
 
 
-def _advice(calls: Checkpoints, spent_s: float) -> str:
-    if _is_mostly_loading(calls):
-        return (
-            "load once, ahead of the loop, what fits into memory; or read it in a dataset with "
-            "workers, beside training"
-        )
-    return (
-        f"save less often or less: half as often saves {span(spent_s / 2)}; or write in the "
-        "background"
-    )
-
-
-def _cautions(calls: Checkpoints) -> list[str]:
-    is_by_trainers = bool(calls.writers) and all(
-        writer in _SAYS_HOW_OFTEN for writer in calls.writers
-    )
-    return [] if _is_mostly_loading(calls) or is_by_trainers else [_OF_A_COPY]
-
-
-def _is_mostly_loading(calls: Checkpoints) -> bool:
-    return calls.load_s > calls.save_s
-
-
-def _calls(calls: Checkpoints) -> str:
-    """Returns what was called how often, with its verb."""
-    in_all = " in all" if len(calls.writers) > 1 else ""
-    saves = f"{calls.called}, {_times(calls.saves)}{in_all}," if calls.saves else ""
-    loads = f"torch.load, {_times(calls.loads)}," if calls.loads else ""
-    if saves and loads:
-        return f"{saves} and {loads} take"
-    take = "take" if saves and in_all else "takes"
-    return f"{saves or loads or 'saving and loading'} {take}"
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
-def _each(calls: Checkpoints) -> str:
-    if not calls.saves:
-        return ""
-    of = "" if calls.saved_bytes is None else f" of {size(calls.saved_bytes)}"
-    return f": a save{of} takes {span(calls.save_s / calls.saves)}"
-
-
 RULE: Final = Rule(
     id="slow_checkpoints",
     thresholds={"share": Threshold(0.03, "of training")},
     find=find,
     explanation=__doc__,
     order=130,
-    traits=RuleTraits(keys=["checkpoint"]),
+    traits=RuleTraits(keys=["checkpoint"], action="Save checkpoints less often"),
     noise_matters=False,
     lines_behind=4,
 )

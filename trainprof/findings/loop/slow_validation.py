@@ -1,22 +1,20 @@
-"""Evaluation takes a large part of training.
+"""Validation takes a large part of training.
 
-What it means: passes without updates (validation, tests between epochs) hold training up.
+What it means: validation, or a test between epochs, runs without updates. Training waits for it.
 
-How it is measured: the time of evaluation passes inside the training phase, loading included. It is
-named where the code that trains calls for it, and by its loader where that is what it mostly waits
-for. Without a loader, what a model computes without gradients in evaluation mode counts, or for a
-loss behind the updates of a batch, and stack samples tell who calls for it.
+How it is measured: as the time of such iterations during training, loading included. The finding
+names the line that calls validation, or its loader if that is what it waits for. Without a loader,
+forwards without gradients in evaluation mode count, and stack samples show who calls them.
 
-When it is wrong: where the evaluation is what the run is for, or what training learns from: the
-labels or features of a pass over all samples, hard samples that it picks, what a policy collects.
-What goes by its figures (ReduceLROnPlateau, early stopping, the best checkpoint) sees fewer of them
-where they come less often: its patience is to be shortened to match.
+When it is wrong: where training learns from it: labels or features for all samples, hard samples,
+the experience of a policy. There is nothing to save where evaluation is the purpose of the run.
 
-What to do: if its loader makes batches in the training process, give it workers, as the finding
-says. Where most of its forwards have gradients enabled, put it under torch.no_grad(). Take larger
-batches: without gradients there is room for them. Where it goes over the samples that train, count
-while training. Else evaluate less often, or on fewer samples. Hugging Face's Trainer keeps all
-logits for compute_metrics: keep less of them (preprocess_logits_for_metrics).
+What to do: give its loader workers if it waits for data. Use torch.no_grad() if most of its
+forwards track gradients, and larger batches. Over training samples, compute the metrics during
+training. Otherwise validate less often, or on fewer samples. ReduceLROnPlateau, early stopping and
+the best checkpoint then see fewer results: shorten their patience. Hugging Face's Trainer keeps all
+logits for compute_metrics: reduce them by preprocess_logits_for_metrics. Its
+load_best_model_at_end needs save_steps to be a multiple of eval_steps.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from trainprof.analysis.loading.loader_builder import settings_of
 from trainprof.analysis.run.evidence import called_for_at, is_over_loaders
 from trainprof.analysis.summary.code import HotLine, hottest
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
-from trainprof.analysis.summary.levels import percent
+from trainprof.analysis.summary.levels import pair, percent
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.findings.gain import Gain, outside_steps, plain_finding, start_of_workers
 from trainprof.findings.loading.loader_change import advised, loader_finding, with_workers
@@ -35,14 +33,13 @@ from trainprof.findings.loading.waiting import more_workers
 from trainprof.findings.loading.worker_restart import lost_s
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Feeder, RunContext
-from trainprof.findings.wording import its_share, number_of, place, span
+from trainprof.findings.wording import is_nameless, share_of, span
 
 # Of its forwards.
 _MOSTLY_WITH_GRADIENTS: Final = 0.5
-_CAUTION: Final = (
-    "leave it where training learns from it (labels, hard samples, a policy's experience); what "
-    "goes by its figures (ReduceLROnPlateau, early stopping) sees fewer: shorten patience to match"
-)
+_WITH_WORKERS: Final = "Load validation data in worker processes"
+_NO_GRAD: Final = "Disable gradients in validation"
+_COUNTED: Final = "Compute training metrics during training"
 
 
 def find(context: RunContext) -> Finding | None:
@@ -51,21 +48,24 @@ def find(context: RunContext) -> Finding | None:
     spent_s = context.training.get("evaluation", 0.0)
     if context.share("evaluation") < least or spent_s <= 0:
         return None
-    what = f"evaluation takes {span(spent_s)}, {percent(context.share('evaluation'))} of training"
+    what = (
+        f"validation takes {pair(spent_s, context.training_s)} of training "
+        f"({percent(context.share('evaluation'))})"
+    )
     feeder = _longest(context, spent_s)
     if feeder is None or feeder.loader.evaluation_s <= 0:
         return _without_loader(context, spent_s, what)
     is_of_what_trains = feeder.loader.role == TRAINING
     passes = max(_passes(context), 1 if is_of_what_trains else feeder.loader.passes)
-    # Where most of it is starting workers, that is what there is to change.
+    # If most of it is the start of workers, worker_restart reports that.
     if not is_of_what_trains and feeder.exposed * lost_s(feeder) >= loading_share * spent_s:
         return None
     own_s = min(feeder.loader.evaluation_s, spent_s) if is_of_what_trains else spent_s
-    # An iterator that is asked again and again may have been so outside of training, too.
+    # The waits of a loader that trains too may be those of training.
     loading = 0.0 if is_of_what_trains else min(feeder.cost_s / spent_s, 1.0)
     is_loading = loading >= loading_share
     evidence = {"evaluation_s": spent_s, "passes": passes, "loading_share": loading}
-    slow = f"; {percent(loading)} of it waiting for its loader" if is_loading else ""
+    slow = f", {percent(loading)} of it waiting for its loader" if is_loading else ""
     changed = _with_workers(context, feeder, spent_s) if is_loading else None
     if changed is not None:
         gain, wanted = changed
@@ -76,25 +76,24 @@ def find(context: RunContext) -> Finding | None:
             RULE.id,
             f"{what}{slow}",
             gain,
+            action=_WITH_WORKERS,
             advice=advice,
             change=change,
             alters=wanted,
             evidence=evidence,
         )
-    over = f" over {feeder.loader.site}" if feeder.loader.called_at else ""
+    over = f" over the loader at {feeder.loader.site}" if feeder.loader.called_at else ""
     most = None if is_loading else hottest(context.summary.part_lines, "evaluation")
-    counted = ["count while training what is wanted of its samples"] if is_of_what_trains else []
+    action, advice = _change(context, own_s, feeder.loader.built_by, counted=is_of_what_trains)
     return loader_finding(
         context,
         feeder,
         RULE.id,
-        f"{what} in {number_of(passes, 'pass', 'passes')}{over}{slow}",
+        f"{what}{_times(passes)}{over}{slow}",
         outside_steps(context, own_s),
-        advice="; ".join(
-            [*_no_grad(context), *counted, _less_often(own_s, feeder.loader.built_by)]
-        ),
-        cautions=[_CAUTION],
-        also=_most_of_it(most, feeder.loader.called_at),
+        action=action,
+        advice=advice,
+        costliest=_costliest(most, feeder.loader.called_at),
         evidence=evidence,
         site=feeder.loader.called_at,
         is_of_making=is_loading,
@@ -102,7 +101,7 @@ def find(context: RunContext) -> Finding | None:
 
 
 def _longest(context: RunContext, spent_s: float) -> Feeder | None:
-    """Returns the loader that evaluation goes over for longest; None where most is over none."""
+    """Returns the loader that validation iterates over longest; None if most is over none."""
     if not is_over_loaders(context.loaders, spent_s):
         return None
     every = (*context.evaluating, *context.feeding)
@@ -116,43 +115,48 @@ def _passes(context: RunContext) -> int:
 
 
 def _without_loader(context: RunContext, spent_s: float, what: str) -> Finding:
-    passes = max(_passes(context), 1)
-    called = called_for_at(context.summary.part_lines)
+    passes, called = max(_passes(context), 1), called_for_at(context.summary.part_lines)
+    action, advice = _change(context, spent_s)
     return plain_finding(
         RULE.id,
-        f"{what} in {number_of(passes, 'pass', 'passes')}",
+        f"{what}{_times(passes)}",
         outside_steps(context, spent_s),
         site=called,
-        advice="; ".join([*_no_grad(context), _less_often(spent_s)]),
-        cautions=[_CAUTION],
-        also=_most_of_it(hottest(context.summary.part_lines, "evaluation"), called),
+        action=action,
+        advice=advice,
+        costliest=_costliest(hottest(context.summary.part_lines, "evaluation"), called),
         evidence={"evaluation_s": spent_s, "passes": passes},
     )
 
 
-def _less_often(spent_s: float, package: str | None = None) -> str:
+def _change(
+    context: RunContext, spent_s: float, package: str | None = None, *, counted: bool = False
+) -> tuple[str, str]:
+    """Returns what to do in short, "" for the rule's own action, and how."""
     settings = settings_of(package)
-    by = f" (in {settings.call}: {settings.evaluates})" if settings and settings.evaluates else ""
-    return (
-        f"evaluate less often{by} or on fewer samples: every second time saves {span(spent_s / 2)}"
-    )
-
-
-def _no_grad(context: RunContext) -> list[str]:
+    by = f" ({settings.evaluates})" if settings and settings.evaluates else ""
+    less = f"validate every second time{by} to save {span(spent_s / 2)}, or on fewer samples"
     with_gradients = context.summary.evaluation.with_gradients_share or 0.0
-    return ["put it under torch.no_grad()"] if with_gradients >= _MOSTLY_WITH_GRADIENTS else []
+    if with_gradients >= _MOSTLY_WITH_GRADIENTS:
+        return _NO_GRAD, f"put it under torch.no_grad(); {less}"
+    return (_COUNTED, f"collect them in the training loop; {less}") if counted else ("", less)
 
 
-def _most_of_it(most: HotLine | None, named: str | None) -> list[str]:
-    if most is None or most.site == named:
-        return []
-    return [f"most of it goes to {place(most)}: {its_share(most)}"]
+def _times(passes: int) -> str:
+    return ", run once" if passes == 1 else f", run {passes} times"
+
+
+def _costliest(most: HotLine | None, site: str | None) -> str:
+    if most is None or most.site == site:
+        return ""
+    function = "" if is_nameless(most) else f" {most.function}()"
+    return f"{share_of(most)} of validation: {most.site}{function}"
 
 
 def _with_workers(
     context: RunContext, feeder: Feeder, spent_s: float
 ) -> tuple[Gain, dict[str, Any]] | None:
-    """Returns what workers for the loader of evaluation would give; None where they do not help."""
+    """Returns what workers for the validation loader would gain; None if they do not help."""
     if feeder.inputs is None or feeder.now is None or feeder.measured is None:
         return None
     more = more_workers(feeder.inputs, feeder.now, stay=feeder.loader.may_keep_workers)
@@ -182,12 +186,12 @@ RULE: Final = Rule(
     id="slow_validation",
     thresholds={
         "share": Threshold(0.2, "of training"),
-        "loading_share": Threshold(0.5, "of the evaluation: from here on its loader is the cause"),
+        "loading_share": Threshold(0.5, "of validation: from here on its loader is the cause"),
     },
     find=find,
     explanation=__doc__,
     order=120,
     noise_matters=False,
     of_evaluation=True,
-    traits=RuleTraits(keys=["evaluation"]),
+    traits=RuleTraits(keys=["evaluation"], action="Validate less often"),
 )

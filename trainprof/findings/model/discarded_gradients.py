@@ -1,17 +1,18 @@
-"""Backward computes gradients that are set back before their optimizer makes a step.
+"""Backward computes gradients that are discarded before their optimizer steps.
 
-What it means: a pass that is meant for one optimizer goes through what others train: the
-discriminator's goes on into the generator, as nobody called .detach(), or the actor's computes the
-gradients of the critic. zero_grad() throws them away before their optimizer steps.
+What it means: the backward pass for one optimizer runs through a model that another one trains. A
+discriminator's loss continues into the generator without .detach(), or an actor's loss computes
+gradients of the critic. zero_grad() discards them.
 
-How it is measured: over some 20 updates, lines whose passes always lose one optimizer's gradients,
-while another uses its own. Of backward's time by that of the modules' forwards: all of a module's
-where nothing before it is trained, else about half.
+How it is measured: over some 20 updates, by lines whose backward always loses the gradients of one
+optimizer while another uses its own. Their cost is a share of backward, by the modules' forward
+times: all of a module's if nothing before it is trained, else about half.
 
-When it is wrong: where a library reads these gradients; where the script does, nothing is said.
+When it is wrong: where a library reads these gradients. Nothing is reported if your script does.
 
-What to do: .detach() what another model gave to the loss; of one that the pass goes through,
-.requires_grad_(False) on its parameters for as long. What is trained stays the same.
+What to do: .detach() the other model's output before it enters this loss. If this loss needs
+gradients through that model, set .requires_grad_(False) on it for this backward. The training
+result stays the same, unless these gradients count in a clipped norm.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.record.notes import DiscardedGradients
 
-_CLIPPED: Final = "gradients are clipped: where these are in that norm, updates change"
+_CLIPPED: Final = "gradients are clipped: updates change if the norm includes these"
 
 
 def find(context: RunContext) -> Finding | None:
@@ -33,22 +34,22 @@ def find(context: RunContext) -> Finding | None:
         return None
     first, *others = sorted(notes, key=lambda note: -note.unused_share - note.mixed_share)
     model = first.model or "the other model"
-    advice = f"give this loss what {model} gives with .detach()"
+    action, advice = "", f"pass the output of {model} to this loss with .detach()"
     if first.mixed_share:
-        advice = (
-            f".requires_grad_(False) on the parameters of {model} for this pass, True behind it"
-        )
+        action = "Freeze the other model for this backward"
+        advice = f".requires_grad_(False) on {model} before this forward, True after backward"
     return needless_finding(
         context,
         RULE.id,
         RULE.threshold(context.settings, "share"),
         notes,
-        f"this backward also computes gradients of {model}, which are thrown away unused",
+        f"backward also computes gradients of {model}, which are discarded unused",
         site=known(first.site),
+        action=action,
         advice=advice,
         cautions=[_CLIPPED] if context.clips_gradients else [],
         also=[
-            f"so it is at {known(other.site) or 'another line'}, of {other.model}"
+            f"{known(other.site) or 'another line'} does the same for {other.model}"
             for other in others
         ],
     )
@@ -56,9 +57,9 @@ def find(context: RunContext) -> Finding | None:
 
 RULE: Final = Rule(
     id="discarded_gradients",
-    thresholds={"share": Threshold(0.03, "of training: what backward does for them")},
+    thresholds={"share": Threshold(0.03, "of training, estimated")},
     find=find,
     explanation=__doc__,
     order=190,
-    traits=RuleTraits(keys=["backward"], gain="estimate"),
+    traits=RuleTraits(keys=["backward"], gain="estimate", action="Detach the other model's output"),
 )

@@ -1,32 +1,28 @@
 """The model computes in float64.
 
-What it means: its parameters are double precision (64 bits), so that torch computes everything in
-it. On a CPU that is twice the memory to move and half as many numbers in each vector instruction,
-and convolutions take torch's slow way, as the library that it has for them (oneDNN) knows no
-float64; on a GPU from a half to a sixty-fourth of the speed of float32. It happens where data comes
-from NumPy, whose floats are double, and the model was made to fit it: .double(), torch.float64,
+What it means: the parameters are double precision, so torch computes everything in it. On a CPU
+that doubles the memory traffic and halves each vector instruction; convolutions take a slow path,
+as oneDNN has no float64. On a GPU the speed is a half to a sixty-fourth of float32. It often comes
+from NumPy, whose floats are double, and a model converted to match: .double(), torch.float64,
 torch.set_default_dtype.
 
-How it is measured: by the type of most of what the optimizer updates, at its first step. What
-float32 would give is not measured: half of computing on a CPU is the most that it can be where
-memory and vector units are what computing waits for. Where parameters have three dimensions and
-more, as those of convolutions do, it may be nine tenths: single ones took 2 to 27 times as long in
-float64 (in three dimensions, the longest), small networks 3 to 9 times.
+How it is measured: by the type of most parameters at the optimizer's first step. The gain is an
+estimate: half of computing on a CPU, up to nine tenths with convolutions. Single convolutions took
+2 to 27 times longer in float64, small networks 3 to 9 times longer. Nothing is reported if your
+files name a decomposition (Cholesky, eigenvalues, a linear system, a determinant, lgamma) or
+GPyTorch.
 
-Nothing is said where the script's files name a decomposition (Cholesky, eigenvalues, a linear
-system, a determinant, lgamma) or GPyTorch: double precision is meant there.
+When it is wrong: where double precision is needed (physics, ill-conditioned problems), and for
+tensors so small that calls take longer than computing.
 
-When it is wrong: where it is meant for another reason (physics, ill-conditioned problems), and
-where tensors are so small that calls take longer than computing.
-
-What to do: float32 data (array.astype(numpy.float32), tensor.float()) and a model that was not made
-double. The losses change in the seventh digit.
+What to do: convert the data (array.astype(numpy.float32), tensor.float()) and remove what makes the
+model double. Results change from the seventh digit on.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
@@ -35,17 +31,15 @@ from trainprof.findings.gain import Gain, plain_finding, python_gain, unmeasured
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 
-# Of computing on a CPU, likely and at most: half the bytes, and twice the numbers in a vector.
+# Of computing on a CPU, likely and at most: half the bytes, twice the numbers in a vector.
 _SAVED: Final = (0.5, 0.5)
-# With convolutions. torch 2.13, one core of a Xeon, forward and backward: networks of some layers
-# took 3.2 to 9.3 times as long as in float32; single layers of two dimensions (32 to 32 channels,
-# 3 x 3, 48 x 48, batches of 16, and the like) 2.3 to 14, of three dimensions up to 27 times.
+# With convolutions, in times of float32 (torch 2.13, one core of a Xeon, forward and backward):
+# networks of some layers 3.2 to 9.3; single layers of two dimensions (32 to 32 channels, 3 x 3,
+# 48 x 48, batches of 16, and similar) 2.3 to 14, of three dimensions up to 27.
 _SAVED_WITH_CONVOLUTIONS: Final = (0.75, 0.9)
 _ADVICE: Final = (
-    "float32 data and model: array.astype(numpy.float32) or tensor.float(), without .double(), "
-    "torch.float64 or torch.set_default_dtype"
+    "convert data by .astype(numpy.float32) or .float(); remove .double(), torch.float64"
 )
-_CAUTION: Final = "the numbers change from the seventh digit on: not where double is meant"
 
 
 def find(context: RunContext) -> Finding | None:
@@ -57,37 +51,22 @@ def find(context: RunContext) -> Finding | None:
     part = _computing(context)
     if part is None or part < RULE.threshold(context.settings, "share"):
         return None
-    title = f"the model computes in float64: {percent(part)} of {context.summary.time_of_devices}"
+    takes = f"for which the GPU is busy {percent(part)} of {context.summary.time_of_devices}"
+    if not context.is_on_device:
+        takes = f"which takes {context.of_step(part * context.training_s, *COMPUTE_KEYS)}"
+    title = f"the model computes in float64, {takes}"
     evidence = {"computing_share": part}
     site = numerics.sites[0] if len(numerics.sites) == 1 else None
-    also = [f"it may be made so by {' or '.join(numerics.sites)}"] if numerics.sites[1:] else []
+    also = [f"float64 may be set at {' or '.join(numerics.sites)}"] if numerics.sites[1:] else []
+    said: dict[str, Any] = {"site": site, "advice": _ADVICE, "also": also, "evidence": evidence}
     if context.is_on_device:
-        return unmeasured_finding(
-            RULE.id,
-            title,
-            site=site,
-            advice=_ADVICE,
-            cautions=[_CAUTION],
-            also=also,
-            evidence=evidence,
-        )
+        return unmeasured_finding(RULE.id, title, **said)
     gain = _gain(context, part)
-    if gain is None:
-        return None
-    return plain_finding(
-        RULE.id,
-        title,
-        gain,
-        site=site,
-        advice=_ADVICE,
-        cautions=[_CAUTION],
-        also=also,
-        evidence=evidence,
-    )
+    return None if gain is None else plain_finding(RULE.id, title, gain, **said)
 
 
 def _gain(context: RunContext, part: float) -> Gain | None:
-    """Returns what float32 gives at most of computing's part of training, and what is likely."""
+    """Returns the gain of float32, likely and at most."""
     saved = _SAVED_WITH_CONVOLUTIONS if context.torch.convolves_in_float64 else _SAVED
     likely, most = (python_gain(context, x * part * context.training_s) for x in saved)
     if likely is None or most is None:
@@ -96,7 +75,7 @@ def _gain(context: RunContext, part: float) -> Gain | None:
 
 
 def _computing(context: RunContext) -> float | None:
-    """Returns the share of training in which the model computes; None where it is not known."""
+    """Returns the share of training in which the model computes; None if unknown."""
     return (
         context.summary.device_busy_share if context.is_on_device else context.share(*COMPUTE_KEYS)
     )
@@ -104,10 +83,10 @@ def _computing(context: RunContext) -> float | None:
 
 RULE: Final = Rule(
     id="double_precision",
-    thresholds={"share": Threshold(0.1, "of training, computing: on a GPU, at work")},
+    thresholds={"share": Threshold(0.1, "of training, computing; on a GPU, busy")},
     find=find,
     explanation=__doc__,
     order=230,
-    traits=RuleTraits(keys=[*COMPUTE_KEYS], gain="estimate"),
+    traits=RuleTraits(keys=[*COMPUTE_KEYS], gain="estimate", action="Train in float32"),
     saves_in_steps=True,
 )

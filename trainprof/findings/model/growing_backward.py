@@ -1,20 +1,17 @@
-"""Backward takes longer with each step, while forward does not: it goes through earlier steps too.
+"""Backward takes longer with each step, while forward does not: it runs through earlier steps too.
 
-What it means: what a step hands on to the next (a hidden state, a running average, a sum of losses)
-still carries the graph that it was computed with. Each backward then goes through the steps before
-it as well, which takes longer with every step, and keeps their activations in memory. Where torch
-would refuse that, retain_graph=True was set.
+What it means: what a step passes to the next (a hidden state, a running average, a sum of losses)
+still carries its graph. Each backward then runs through all earlier steps too, and their
+activations stay in memory. Where torch would refuse that, retain_graph=True was set.
 
-How it is measured: the backward of each step but the first ones, smoothed over five: its longest
-tenth against its shortest, which is twice as much as that of forward and of what the loop computes
-itself at least, and how often it rises. On a device it is the host's time, which grows with the
-operators it asks for; there whole steps have to grow as well, and tell what it costs.
+How it is measured: by the backward time of each step but the first, smoothed over five steps. From
+the fastest to the slowest tenth it has to grow by twice the factor of forward. Most steps have to
+be slower than earlier ones. On a GPU the host's time counts, and whole steps have to grow too.
 
-When it is wrong: where what backward goes through grows on purpose (truncated backpropagation whose
-window is being widened).
+When it is wrong: where the graph grows on purpose, as a truncation window that is widened.
 
-What to do: detach what goes from step to step (state = state.detach()), sum up losses by .item() or
-.detach(), and drop retain_graph=True.
+What to do: detach what goes from step to step (state = state.detach()), sum losses with .item() or
+.detach(), and remove retain_graph=True.
 """
 
 from __future__ import annotations
@@ -27,7 +24,6 @@ import numpy as np
 from trainprof.analysis.pipeline.model import Float64
 from trainprof.analysis.summary.code import hottest
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
-from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.events import Int64
 from trainprof.analysis.timeline.step_table import StepTable
 from trainprof.findings.gain import outside_steps, plain_finding
@@ -38,19 +34,18 @@ from trainprof.findings.wording import span
 _LEAST_STEPS: Final = 60
 _SMOOTHED_OVER: Final = 5
 _COLD_STEPS: Final = 3
-# Steps far enough apart to differ by more than the machine's clock does from one moment to the
-# next: on a quiet machine, on a busy one.
-_HELD_AGAINST: Final = (10, 40)
-# As the forward's: batches of other sizes make both longer.
+# Distances of compared steps: beyond the noise of clock rates, on a quiet machine and a busy one.
+_APART: Final = (10, 40)
+# Of the growth of forward: larger batches make both longer.
 _TIMES_FORWARD: Final = 2.0
-# What is kept of earlier steps fills memory and caches too: without it the rest gets faster.
+# The graphs of earlier steps fill memory and caches too: without them the rest gets faster.
 _TIMES_BESIDES: Final = 2.0
-# Of the changes from some steps to the next; and how alike those are, where chance is 0: 0.5 where
-# it falls back after sixty steps.
 _BACKWARD: Final = ("backward",)
-# What a loop computes by itself is in the last of them: a product with all that a bank keeps.
+# "other" has what a loop computes itself, such as a product with a memory bank.
 _FORWARD: Final = ("forward", "loss", "other")
+# Of the compared steps.
 _RISES_SHARE: Final = 0.7
+# Autocorrelation, 0 by chance: 0.5 if it falls back after sixty steps.
 _ALIKE: Final = 0.4
 
 
@@ -69,19 +64,17 @@ def find(context: RunContext) -> Finding | None:
             return None
         whole = np.where(whole > 0, context.steps.wall_ns, 0)
         spent_s = float(whole.sum()) / 1e9
-    # The shortest are those of the beginning, which count as its warm-up.
+    # The fastest are the first ones, which count as warm-up.
     kept = float(whole[whole > 0].min()) * np.count_nonzero(whole) / float(whole.sum())
     gain = outside_steps(context, (1 - kept) * spent_s, with_warmup=True)
     line = hottest(context.summary.part_lines, "backward")
     return plain_finding(
         RULE.id,
-        f"backward takes longer from step to step ({span(short_s)} in the shortest tenth of them, "
-        f"{span(long_s)} in the longest, {percent(context.share('backward'))} of training in all) "
-        "while forward stays as it is: it goes through earlier steps as well",
+        f"backward grows from {span(short_s)} to {span(long_s)} a step while forward does not: it "
+        "runs through earlier steps too",
         replace(gain, training=(1.0, _TIMES_BESIDES * gain.training[1])),
         site=line.site if line is not None else None,
-        advice="detach what one step hands on to the next (state = state.detach()), sum losses up "
-        "by .item(), and drop retain_graph=True",
+        advice="state = state.detach(); sum losses with loss.item(); no retain_graph=True",
         evidence={
             "backward_s": spent_s,
             "short_backward_s": short_s,
@@ -92,10 +85,12 @@ def find(context: RunContext) -> Finding | None:
 
 
 def _smoothed(steps: StepTable, keys: tuple[str, ...] | None) -> Float64:
-    """Returns the time of steps under some ledger keys, or all of it, medians over a few, ns.
+    """Returns the time of steps with a backward, medians over a few, ns.
 
-    Of those that had a backward: some loops have one in each second step. What grows looks like a
-    warm-up at its beginning, which counts but for the very first.
+    Growth at the beginning resembles a warm-up, which counts except for the very first steps.
+
+    Args:
+        keys: Of the ledger; None: all of a step.
     """
     nothing: Int64 = np.zeros(len(steps), dtype=np.int64)
     place = np.arange(len(steps))
@@ -113,11 +108,11 @@ def _smoothed(steps: StepTable, keys: tuple[str, ...] | None) -> Float64:
 
 
 def _rises(took: Float64) -> bool:
-    """Whether a series mostly goes up, by more than chance; it may fall back now and then."""
+    """Whether a series mostly rises, by more than chance; it may fall back now and then."""
     if took.std() <= 0:
         return False
     alike = float(np.corrcoef(took[:-_SMOOTHED_OVER], took[_SMOOTHED_OVER:])[0, 1])
-    rises = (float((took[n:] > took[:-n]).mean()) for n in _HELD_AGAINST if n < len(took))
+    rises = (float((took[n:] > took[:-n]).mean()) for n in _APART if n < len(took))
     return alike >= _ALIKE and max(rises, default=0.0) >= _RISES_SHARE
 
 
@@ -131,11 +126,13 @@ def _spread(took: Float64) -> float:
 RULE: Final = Rule(
     id="growing_backward",
     thresholds={
-        "times": Threshold(2.5, "its longest tenth of the shortest; noise stays under 2"),
+        "times": Threshold(2.5, "slowest tenth to fastest tenth; noise stays under 2"),
     },
     find=find,
     explanation=__doc__,
     order=170,
-    traits=RuleTraits(keys=["backward"], gain="estimate"),
+    traits=RuleTraits(
+        keys=["backward"], gain="estimate", action="Detach what a step passes to the next"
+    ),
     noise_matters=False,
 )

@@ -1,29 +1,24 @@
-"""The optimizer goes through the parameters one by one, and that takes long.
+"""The optimizer updates parameters one by one, which takes long.
 
-What it means: on the CPU torch's optimizers make a dozen small operations for each parameter, each
-a pass over its memory. Fused, they are one. An optimizer that the script's author wrote does the
-same, and Python calls each of them.
+What it means: on a CPU torch's optimizers run a dozen small operations per parameter, a fused
+optimizer runs one. An optimizer class of your own also calls each of them from Python. On a GPU
+torch updates all parameters of a group together, unless foreach=False was given. Parameters of
+different groups are never updated together.
 
-How it is measured: the time inside the optimizer's own steps, and its settings at the first one.
-What other optimizers, the clipping of gradients, the scaler and the schedule take is not counted.
-A class of the script's own is reported where it is the only one, has ten parameters or more, and
-takes less than 0.2 ms for each: then it is the calls that take the time, and not the numbers. On a
-GPU torch takes all parameters together by itself, unless the optimizer was built with
-foreach=False: then what the device waits for these kernels counts.
+How it is measured: as the time inside the optimizer's step, without gradient clipping, the scaler
+and the scheduler. A class of your own is reported if it is the only one, has ten parameters or more
+and takes under 0.2 ms each. On a GPU only the time counts in which it waits for these kernels.
 
-When it is wrong: functions that were registered with an optimizer's steps are in their time, and
-fusing saves nothing of them: then the gain is "up to". Sparse gradients cannot be fused: nothing is
-said of them. Results differ in the last digits. Lightning's Trainer refuses fused optimizers where
-precision is mixed and gradients are clipped. load_state_dict() of a state that was saved without
-fused=True takes it back; with a GradScaler the step then fails until each group's 'fused' is True.
+When it is wrong: hooks of the optimizer are in its time, and fusing does not change them; the gain
+is then an upper bound. Optimizers with sparse gradients cannot be fused and are not reported.
 
-Only parameters of one group are taken together, or fused. Where groups are as many as parameters,
-or a step calls many optimizers, fusing saves little: a group has to hold all parameters with the
-same settings (learning rate, weight decay, ...).
-
-What to do: fused=True, which torch has for SGD, Adam, AdamW and Adagrad; where a package builds the
-optimizer, by its settings. For a class of the script's own, the one of torch's that does the same,
-fused; else torch._foreach_ functions, which take all tensors at once.
+What to do: pass fused=True, which torch's SGD, Adam, AdamW and Adagrad accept. If a package builds
+the optimizer, use its setting. Replace your own class by torch's equivalent, or use torch._foreach_
+functions, which update all tensors at once. Put all parameters with the same settings into one
+group; only those whose learning rate changes separately need their own. Results differ in the last
+digits. load_state_dict() of a state saved without fused=True turns it off again. With a GradScaler
+the step then fails until each group's 'fused' is True. Lightning's Trainer refuses fused optimizers
+if precision is mixed and gradients are clipped.
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from trainprof.analysis.model.optimizer_builder import OptimizerCall, minded_of, with_argument
+from trainprof.analysis.model.optimizer_builder import OptimizerCall, policy_cautions, with_argument
 from trainprof.analysis.model.torch_settings import LoopedOptimizer
 from trainprof.analysis.summary.finding import (
     OPTIMIZER_BUILDERS,
@@ -40,47 +35,42 @@ from trainprof.analysis.summary.finding import (
     RuleTraits,
     Threshold,
 )
-from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import outside_steps, plain_finding, python_gain
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
-from trainprof.findings.wording import number_of, span
+from trainprof.findings.wording import number_of
 
-# What of the step's time went once it was fused, at least, likely, at most: 200 parameters of 64
-# numbers, 60 of 16,000, 4 of a million, and 2 to 80 of 32 to 260,000, torch 2.13 on one core, and
-# two scripts of some ten parameters, embeddings among them.
+# Of the step's time, what fusing saves at least, likely, at most: 200 parameters of 64 numbers, 60
+# of 16,000, 4 of a million, 2 to 80 of 32 to 260,000 (torch 2.13, one core), and two scripts of
+# some ten parameters, embeddings among them.
 _FUSED_SAVES: Final = {
     "Adam": (0.4, 0.7, 0.9),
     "AdamW": (0.4, 0.7, 0.9),
     "Adagrad": (0.3, 0.6, 0.85),
     "SGD": (0.2, 0.5, 0.75),
 }
-# SGD without momentum has one operation for each parameter; with few of them fused takes longer.
+# SGD without momentum runs one operation per parameter; with few of them fusing costs time.
 _PLAIN_SGD_SAVES: Final = (0.0, 0.25, 0.5)
 _FEW: Final = 10
-# Of an optimizer of the script's own: fused ones of torch's took a fifth of the time of ten
-# operations for each of 52 parameters of 64 to 4,096 numbers, torch._foreach_ functions half.
+# Of a class of the user's, against ten operations for each of 52 parameters of 64 to 4,096 numbers:
+# torch's fused ones took a fifth of the time, torch._foreach_ functions half.
 _OWN_SAVES: Final = 0.9
 _MOST_EACH_S: Final = 200e-6
-# Adagrad can be fused on devices by late versions of torch alone.
+# Only late versions of torch fuse Adagrad on devices.
 FUSED_ON_DEVICES: Final = ("SGD", "Adam", "AdamW")
-# Of updates whose kernels a device is done with before the next one comes: 384 parameters of up to
-# 33,000 numbers, AdamW, H100.
+# Of updates during which a device waits for kernels: 384 parameters of up to 33,000 numbers (AdamW,
+# H100).
 _SAVED_ON_DEVICE: Final = 0.95
-# Of updates in groups of few parameters, that go where all are in one group, fused: 242 parameters
-# of up to 1,024 numbers, AdamW, each in a group of its own: 0.91 of torch's plain updates, 0.90 of
-# fused ones, 0.80 with foreach=True.
+# Of updates in groups of few parameters, what one fused group saves: for 242 parameters of up to
+# 1,024 numbers, each in its own group (AdamW), 0.91 of torch's plain updates, 0.90 of fused ones,
+# 0.80 with foreach=True.
 _GROUPED_SAVES: Final = (0.4, 0.8, 0.9)
 _MANY_GROUPS: Final = 10
 _FEW_EACH: Final = 4
-_OF_GROUPS: Final = (
-    "parameters whose learning rate or weight decay changes by itself later need a group of their "
-    "own"
-)
 _REFUSED_BY_LIGHTNING: Final = (
-    "Lightning's Trainer ends with an error where a fused optimizer meets mixed precision "
-    "(16-mixed, bf16-mixed) and gradient_clip_val together"
+    "Lightning refuses fused optimizers with 16-mixed precision and gradient_clip_val together"
 )
+_OWN_CLASS: Final = "use torch.optim's equivalent with fused=True, or torch._foreach_ functions"
 
 
 def find(context: RunContext) -> Finding | None:
@@ -89,13 +79,13 @@ def find(context: RunContext) -> Finding | None:
         return grouped
     if context.is_on_device:
         return _on_device(context)
-    return _of_torchs(context) if context.torch.looped else _of_the_scripts_own(context)
+    return _of_torchs(context) if context.torch.looped else _of_own_class(context)
 
 
 def _in_many_groups(context: RunContext) -> Finding | None:
-    """Returns the finding of one whose groups, or whose like, could be one.
+    """Returns the finding of an optimizer that could have fewer groups, or of many optimizers.
 
-    torch takes together, or fuses, no parameters but those of one group.
+    torch updates only parameters of one group together.
     """
     steps = max(len(context.steps), 1)
     use = next(iter(context.torch.used), None)
@@ -117,23 +107,21 @@ def _in_many_groups(context: RunContext) -> Finding | None:
         return None
     low, likely, high = gains
     call = OptimizerCall(use.name, use.site)
-    updates = f"{use.name} updates"
+    updates, change = f"{use.name} updates", "Put all parameters into one group"
     if calls > 1:
-        updates = f"{calls} calls of {use.name}.step() update"
-    change = "put all parameters into one group"
-    if calls > 1:
-        change = "one optimizer for all parameters"
+        updates, change = f"{calls} {use.name} optimizers update", "Use one optimizer"
     elif use.settings > 1:
-        change = f"put the parameters of each of the {use.settings} settings into one group"
-    fused = "" if use.name not in _FUSED_SAVES else f", and {call.with_argument('fused')}"
+        change = f"Use {use.settings} groups, one per setting"
+    fused = call.with_argument("fused") if use.name in _FUSED_SAVES else f"{use.name}(...)"
     return plain_finding(
         RULE.id,
-        f"{updates} {number_of(tensors, 'parameter')} in {groups} groups, one after the other, in "
-        f"each training step: {span(use.spent_s)}, {context.as_share(use.spent_s)}",
+        f"{updates} {number_of(tensors, 'parameter')} in {groups} groups, one after the other: "
+        f"{context.of_step(use.spent_s, 'optimizer')}",
         replace(likely, training=(low.likely, high.likely), run=(low.run[1], high.run[1])),
         site=use.site,
-        advice=f"{change}{fused}: torch updates the parameters of a group together",
-        cautions=[*minded_when_fused(context), _OF_GROUPS],
+        action=change,
+        advice=f"{fused}: torch updates the parameters of a group together",
+        cautions=refusals_of_fused(context),
         evidence={
             "optimizer_s": use.spent_s,
             "optimizer_share": use.spent_s / context.settled_s,
@@ -147,26 +135,26 @@ def _in_many_groups(context: RunContext) -> Finding | None:
 
 
 def waiting_for_updates_s(context: RunContext) -> float:
-    """Returns for how long a device waited for updates that the host makes one by one, at most.
+    """Returns how long a device waited for updates that the host launches one by one, at most.
 
-    0 where that is too little to be told.
+    0 if that is too little to be reported.
     """
-    spent_s = sum(x.spent_s for x in _told_to_loop(context))
+    spent_s = sum(x.spent_s for x in _without_foreach(context))
     waited_s = min(_SAVED_ON_DEVICE * spent_s, context.launching_s() or 0.0)
     least = RULE.threshold(context.settings, "share")
     return waited_s if waited_s >= least * context.settled_s else 0.0
 
 
-def _told_to_loop(context: RunContext) -> list[LoopedOptimizer]:
-    """Returns those that torch would take together by itself: not so on other devices."""
+def _without_foreach(context: RunContext) -> list[LoopedOptimizer]:
+    """Returns those that torch would update together without foreach=False: on CUDA only."""
     is_cuda = str(context.summary.run.device).startswith("cuda")
     return [x for x in context.torch.looped if x.is_told_to and is_cuda]
 
 
 def _on_device(context: RunContext) -> Finding | None:
-    """Returns the finding of optimizers that were told to take parameter by parameter."""
+    """Returns the finding of optimizers with foreach=False."""
     waited_s = waiting_for_updates_s(context)
-    looped = _told_to_loop(context)
+    looped = _without_foreach(context)
     if not looped or waited_s <= 0:
         return None
     costliest = max(looped, key=lambda x: x.spent_s)
@@ -176,19 +164,14 @@ def _on_device(context: RunContext) -> Finding | None:
     others = [f"{x.name} {x.site}" for x in looped if x.site != costliest.site]
     calls = [x.call for x in looped if x.name in FUSED_ON_DEVICES]
     change = " and ".join(with_argument(calls, "fused"))
-    instead = f"{change} in place of foreach=False, or leave both out" if change else ""
     return plain_finding(
         RULE.id,
-        f"{' and '.join(names)} with foreach=False: the host gives out the changes of {tensors} "
-        f"parameters one by one, in {span(spent_s)}, {context.as_share(spent_s)}, and the device "
-        "waits",
+        f"{' and '.join(names)} with foreach=False launches kernels for {tensors} parameters one "
+        f"by one: {context.of_step(spent_s, 'optimizer')}",
         outside_steps(context, waited_s),
         site=costliest.site,
-        advice=f"{instead or 'leave foreach=False out'}: torch takes all of them at once then",
-        cautions=[
-            *(minded_when_fused(context) if change else []),
-            *minded_of(calls),
-        ],
+        advice=f"{change} in place of foreach=False" if change else "remove foreach=False",
+        cautions=[*(refusals_of_fused(context) if change else []), *policy_cautions(calls)],
         evidence={
             "optimizer_s": spent_s,
             "optimizer_share": spent_s / context.settled_s,
@@ -205,10 +188,10 @@ def _is_enough(context: RunContext, spent_s: float) -> bool:
     return spent_s > 0 and spent_s >= least * context.training_s
 
 
-def _of_the_scripts_own(context: RunContext) -> Finding | None:
+def _of_own_class(context: RunContext) -> Finding | None:
     steps = max(len(context.steps), 1)
     owns = context.torch.own
-    # A script may build its one again and again.
+    # A script may build the same one repeatedly.
     if len(owns) != context.torch.optimizers or len({x.site for x in owns}) != 1:
         return None
     own, spent_s = max(owns, key=lambda x: x.tensors), sum(x.spent_s for x in owns)
@@ -219,13 +202,11 @@ def _of_the_scripts_own(context: RunContext) -> Finding | None:
         return None
     return plain_finding(
         RULE.id,
-        f"{own.name}, written in the script, changes {own.tensors} parameters one by one: "
-        f"{span(spent_s)}, {percent(spent_s / context.training_s)} of training",
+        f"{own.name}, your own class, updates {own.tensors} parameters one by one: "
+        f"{context.of_step(spent_s, 'optimizer')}",
         gain,
         site=own.site,
-        advice="the class of torch.optim that does the same, with fused=True; else torch._foreach_ "
-        "functions on the tensors of all parameters at once (torch._foreach_mul_, "
-        "torch._foreach_add_)",
+        advice=_OWN_CLASS,
         evidence={
             "optimizer_s": spent_s,
             "optimizer_share": spent_s / context.training_s,
@@ -236,7 +217,7 @@ def _of_the_scripts_own(context: RunContext) -> Finding | None:
 
 
 def _of_torchs(context: RunContext) -> Finding | None:
-    """Returns the finding of those that can be fused, each with its own part of the time."""
+    """Returns the finding of torch's optimizers that can be fused."""
     fusable = [(x, saves) for x in context.torch.looped if (saves := _saves(x)) is not None]
     fusable.sort(key=lambda each: -each[0].spent_s)
     spent_s = sum(x.spent_s for x, _ in fusable)
@@ -255,7 +236,7 @@ def _of_torchs(context: RunContext) -> Finding | None:
         run=(low.run[1], high.run[1]),
         is_at_most=has_hooks,
     )
-    tensors: dict[tuple[str, str | None], int] = {}  # of one of those that a line builds
+    tensors: dict[tuple[str, str | None], int] = {}  # of one optimizer of each line
     for x, _ in fusable:
         call = (x.name, x.site)
         tensors[call] = max(tensors.get(call, 0), x.tensors)
@@ -266,13 +247,13 @@ def _of_torchs(context: RunContext) -> Finding | None:
     return plain_finding(
         RULE.id,
         f"{' and '.join(names)} update{'s' if len(names) == 1 else ''} "
-        f"{number_of(sum(tensors.values()), 'parameter')} one by one: {span(spent_s)}, "
-        f"{percent(spent_s / context.training_s)} of training",
+        f"{number_of(sum(tensors.values()), 'parameter')} one by one: "
+        f"{context.of_step(spent_s, 'optimizer')}",
         gain,
         site=fusable[0][0].site,
-        advice=f"{change}, and so for {' and '.join(others)}" if others else change,
+        advice=f"{change}, also for {' and '.join(others)}" if others else change,
         change={"fused": True} if _may_be_patched(context, calls) else {},
-        cautions=[*minded_when_fused(context), *minded_of(calls)],
+        cautions=[*refusals_of_fused(context), *policy_cautions(calls)],
         evidence={
             "optimizer_s": spent_s,
             "optimizer_share": spent_s / context.training_s,
@@ -286,33 +267,30 @@ def _of_torchs(context: RunContext) -> Finding | None:
 
 
 def _may_be_patched(context: RunContext, calls: list[OptimizerCall]) -> bool:
-    """Whether one of the calls is the user's.
-
-    Nothing tells how Lightning's Trainer was set: with clipping it may end with an error.
-    """
+    """Whether one of the calls is the user's, and Lightning's Trainer cannot refuse it."""
     is_refused = context.torch.trains_by_lightning and context.clips_gradients
     return not is_refused and any(call.built_by is None for call in calls)
 
 
-def minded_when_fused(context: RunContext) -> list[str]:
-    """Returns what may refuse optimizers that are fused."""
+def refusals_of_fused(context: RunContext) -> list[str]:
+    """Returns a caution about what may refuse fused optimizers."""
     return [_REFUSED_BY_LIGHTNING] if context.torch.trains_by_lightning else []
 
 
 def _saved_s(looped: LoopedOptimizer, saves: tuple[float, float, float], bound: int) -> float:
-    """Returns what of its time goes: nothing is sure to, where that of others is in it."""
+    """Returns what fusing saves of its time: with hooks in it, nothing for sure."""
     return 0.0 if looped.has_hooks and bound == 0 else saves[bound] * looped.spent_s
 
 
 def _saves(looped: LoopedOptimizer) -> tuple[float, float, float] | None:
-    """Returns what of its time goes once it is fused, None where that is not known, or nothing."""
+    """Returns the shares of its time that fusing saves; None if unknown or nothing."""
     is_plain = looped.name == "SGD" and looped.is_plain
     if looped.spent_s <= 0 or (is_plain and looped.tensors < _FEW):
         return None
     saves = _PLAIN_SGD_SAVES if is_plain else _FUSED_SAVES.get(looped.name)
     if saves is None or looped.groups <= 1:
         return saves
-    # A group costs as much as a parameter does that is updated by itself.
+    # A fused group costs about what a single parameter costs.
     low, likely, high = saves
     together = max(1 - looped.groups / max(looped.tensors, 1), 0.0)
     return together * low, together * likely, together * high
@@ -320,10 +298,10 @@ def _saves(looped: LoopedOptimizer) -> tuple[float, float, float] | None:
 
 RULE: Final = Rule(
     id="slow_optimizer",
-    thresholds={"share": Threshold(0.1, "of training: half of it gone would be worth a change")},
+    thresholds={"share": Threshold(0.1, "of training: half of it is worth a change")},
     find=find,
     explanation=__doc__,
     order=220,
-    traits=RuleTraits(keys=["optimizer"], gain="estimate"),
+    traits=RuleTraits(keys=["optimizer"], gain="estimate", action="Use a fused optimizer"),
     idles_device=True,
 )

@@ -1,27 +1,25 @@
-"""Threads are more than there are cores, in training or in workers; or so few that cores idle.
+"""torch has more threads than there are cores, in training or in workers; or cores stay idle.
 
-What it means: torch splits an operation among its threads, and each waits for the others. With more
-of them than cores some cannot run, and all wait for those. Inside each loader worker torch has one,
-unless torch.set_num_threads is called there; other libraries start as many as the machine has cores
-(OpenBLAS behind NumPy, MKL, OpenCV, tokenizers), in each worker anew. With fewer threads than cores
-(OMP_NUM_THREADS=1, left from another machine) the other cores stand still while the model computes.
+What it means: torch splits an operator across its threads and waits for all of them. With more
+threads than cores some wait for a core, and the others wait for those. In a loader worker torch has
+one thread, unless torch.set_num_threads() is called there. Other libraries start a thread per core
+in each worker: OpenBLAS behind NumPy, MKL, OpenCV, tokenizers. With too few threads, as by
+OMP_NUM_THREADS=1 from another machine, cores stay idle.
 
-How it is measured: torch.get_num_threads() at the first step, against the cores that the run may
-use, less what workers and other programs keep busy; and the process's threads that the system
-counts. In workers: the CPU time of all their threads beside that of the one that makes the batch,
-and for how long that one waits for a core. Too few are told where an operator of the backward pass
-takes 0.2 ms or more in the mean: smaller ones are not split. The gain is then what all cores would
-give if all that is computed could be shared out; that of fewer threads no single run tells. In
-distributed training, whose launcher shares the cores out itself, too few are not told.
+How it is measured: by torch.get_num_threads() at the first step and the cores that the run may use,
+less those that workers and other programs keep busy. In workers, by the CPU time of all threads,
+that of the thread that prepares the batch, and its wait for a core. Too few threads are reported if
+the median step has backward operators of 0.2 ms or more, on average: torch does not split smaller
+ones. Ranks of distributed training are not judged for that.
 
-When it is wrong: where memory is what an operation waits for; where a neighbour is meant to have
-the cores, or had them in this run; where a decoder's threads are worth it.
+When it is wrong: where operators wait for memory, where a neighbour needs the cores, or where a
+decoder's threads pay off. The gain of more threads is an upper bound: all computing would have to
+split evenly.
 
-What to do: torch.set_num_threads with the number of cores, less those that workers keep busy; or
-take the setting out. One thread in each worker: take torch.set_num_threads out of what workers
-call; OPENBLAS_NUM_THREADS=1 (MKL_NUM_THREADS, OMP_NUM_THREADS, which torch reads as well) in the
-environment, or in worker_init_fn: cv2.setNumThreads(0), threadpoolctl.threadpool_limits(1). Sums
-are then added up in another order: losses may differ in the last digits.
+What to do: torch.set_num_threads() with the number of free cores, or remove the setting. For one
+thread in each worker set OPENBLAS_NUM_THREADS=1, MKL_NUM_THREADS=1 or OMP_NUM_THREADS=1 (torch
+reads it too) in the environment. Or call cv2.setNumThreads(0) or threadpoolctl.threadpool_limits(1)
+in worker_init_fn. Sums are then added in another order: losses may differ in the last digits.
 """
 
 from __future__ import annotations
@@ -29,6 +27,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 from typing import Final
+
+import numpy as np
 
 from trainprof.analysis.summary.finding import EXPLAINS_S, LOADER_ID, Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.free_cores import cores_for_threads, shared_cpu
@@ -42,12 +42,15 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.wording import number_of, place, span
 
-# Of the cores that torch has threads for: with fewer than that free, nothing is sure.
+# Of torch's threads: with fewer free cores nothing is sure.
 _FREE_TIMES: Final = 1.5
-# Of the cores: so many more threads of workers than that are at work at once.
+# Of the cores: from here on the running threads of workers are too many.
 _CROWDED: Final = 1.25
-_OTHER_ORDER: Final = "sums are added up in another order: losses may differ in the last digits"
-_NOT_TOLD: Final = WorkerThreads(torch=1)
+_USUAL: Final = WorkerThreads(torch=1)
+_IN_WORKERS: Final = "Run one thread in each worker"
+_IN_ENVIRONMENT: Final = (
+    "OPENBLAS_NUM_THREADS=1 and MKL_NUM_THREADS=1, or cv2.setNumThreads(0) in worker_init_fn"
+)
 
 
 def find(context: RunContext) -> Finding | None:
@@ -63,32 +66,29 @@ def _in_workers(context: RunContext, feeder: Feeder) -> Finding | None:
     made_s = fetch.wall_s.mean * fetch.n
     if not fetch.running_s or fetch.cpu_s is None or made_s <= 0 or context.training_s <= 0:
         return None
-    known, line = feeder.loader.worker_threads or _NOT_TOLD, feeder.hot_line()
-    # Those of torch's that wait for the others of an operation take no core meanwhile.
+    known, line = feeder.loader.worker_threads or _USUAL, feeder.hot_line()
+    # torch's threads that wait for the others of an operator use no CPU time.
     at_work = max(fetch.cpu_s / fetch.running_s, known.torch)
     waits, busy = (fetch.runnable_s or 0.0) / made_s, made_s / (workers * context.training_s)
     numbers = {"runnable_share": waits, "threads": at_work, "busy_share": min(busy, 1.0)}
     if any(value < _least(context, name) for name, value in numbers.items()):
         return None
-    # Those that wait for a core would work beside those that do.
+    # Those that wait for a core would run concurrently with the others.
     wanted = at_work * (1 + waits / max(1 - waits, 0.1))
     if ranks_of(feeder) * workers * numbers["busy_share"] * wanted < _CROWDED * cores:
         return None
-    who = f"{at_work:.1f} threads are at work"
-    advice = (
-        "one thread in each worker: OPENBLAS_NUM_THREADS=1, MKL_NUM_THREADS=1 (or "
-        "OMP_NUM_THREADS=1, which torch reads too), cv2.setNumThreads(0) in worker_init_fn"
-    )
+    running, advice = f"{at_work:.1f} threads run", _IN_ENVIRONMENT
     if known.torch > 1:
-        who = f"torch computes with {known.torch} threads"
-        at = "" if known.set_at is None else f", in place of {known.set_at}"
-        advice = f"one thread in each worker: torch.set_num_threads(1) in worker_init_fn{at}"
+        at = "" if known.set_at is None else f" in place of {known.set_at}"
+        running = f"{known.torch} torch threads run"
+        advice = f"torch.set_num_threads(1) in worker_init_fn{at}"
     ranks = f" of {ranks_of(feeder)} ranks" if ranks_of(feeder) > 1 else ""
     return unmeasured_finding(
         RULE.id,
-        f"{who} in each of {number_of(workers, 'worker')}{ranks}, on {_cores(cores)}: a batch "
-        f"waits for a core for {percent(waits)} of its making",
+        f"{running} in each of {number_of(workers, 'worker')}{ranks} on {_cores(cores)}: fetching "
+        f"a batch waits {percent(waits)} of its time for a core",
         site=(known.set_at if known.torch > 1 else None) or feeder.loader.site,
+        action=_IN_WORKERS,
         advice=advice,
         evidence={
             LOADER_ID: feeder.loader.id,
@@ -97,8 +97,7 @@ def _in_workers(context: RunContext, feeder: Feeder) -> Finding | None:
             "cores": cores,
             "torch_threads": known.torch,
         },
-        cautions=[_OTHER_ORDER],
-        also=[f"most of making a batch is at {place(line)}"] if line is not None else [],
+        also=[f"{place(line)} takes most of batch preparation"] if line is not None else [],
     )
 
 
@@ -107,18 +106,18 @@ def _too_many(context: RunContext) -> Finding | None:
     there = context.threads_of_training()
     if context.is_on_device or threads is None or cores is None or part < _least(context, "share"):
         return None
-    # Fractions of a core are a container's quota: a thread for what is left over is no mistake.
-    # A core with hyper-threads runs a thread on each of them, though it hardly gains by that.
+    # A fraction of a core is a container's quota, which one more thread may use. A core with
+    # hyper-threads runs two threads, though it hardly gains by that.
     if threads <= max(ceil(cores), 1) or there is None or there < threads:
         return None
     best = context.cores("cores_physical") or cores
     number = max(ceil(best), 1)
     return unmeasured_finding(
         RULE.id,
-        f"torch computes with {threads} threads on {_cores(best)}: they wait for each other in "
-        f"forward, backward and optimizer, {percent(part)} of training",
+        f"{threads} torch threads run on {_cores(best)} and wait for each other, while computing "
+        f"takes {context.of_step(part * context.training_s, *COMPUTE_KEYS)}",
         site=context.torch.threads_set_at,
-        advice=f"torch.set_num_threads({number}), or OMP_NUM_THREADS={number}",
+        advice=f"torch.set_num_threads({number}) or OMP_NUM_THREADS={number}",
         evidence={
             "threads": threads,
             "cores": best,
@@ -139,22 +138,20 @@ def _too_few(context: RunContext) -> Finding | None:
     if part < _least(context, "share") or operator_s < _least(context, "operator_s"):
         return None
     gain = python_gain(context, (1 - threads / free) * part * context.training_s)
-    # Graphs that grow have the operators of earlier steps.
+    # A growing graph has the operators of earlier steps too.
     if gain is None or growing_backward.find(context) is not None:
         return None
-    number, site = max(round(free), threads + 1), context.torch.threads_set_at
-    where = "" if site is None else f" in place of {site}"
+    number = max(round(free), threads + 1)
     return plain_finding(
         RULE.id,
-        f"torch computes with {number_of(threads, 'thread')}, and {_cores(free)} are free: "
-        f"forward, backward and optimizer are {percent(part)} of training, operators take "
-        f"{span(operator_s)} in the mean",
-        # How much of it can be shared out nobody knows: it stands behind what is better known.
+        f"torch runs {number_of(threads, 'thread')} while {_cores(free)} are free; computing takes "
+        f"{context.of_step(part * context.training_s, *COMPUTE_KEYS)}",
+        # What of it can be split is unknown: findings with a known gain come first.
         replace(gain, saved_s=gain.saved_s / 2),
-        site=site,
-        advice=f"torch.set_num_threads({number}) or OMP_NUM_THREADS={number}{where}; "
-        "trainprof tune tries it",
-        cautions=[_OTHER_ORDER],
+        site=context.torch.threads_set_at,
+        action="Give torch more threads",
+        advice=f"torch.set_num_threads({number}) or OMP_NUM_THREADS={number}",
+        also=[f"a backward operator takes {span(operator_s)} on average"],
         evidence={
             "threads": threads,
             "free_cores": free,
@@ -166,16 +163,23 @@ def _too_few(context: RunContext) -> Finding | None:
 
 
 def _operator_s(context: RunContext) -> float | None:
-    """Returns what an operator of the backward pass takes in the mean; None: not known."""
-    nodes, backward_s = context.torch.backward_nodes, context.training.get("backward", 0.0)
-    # Of several optimizers each may have passes of its own, and one graph alone was gone through.
-    if not nodes or not context.backwards or context.torch.optimizers != 1:
+    """Returns what an operator of the median step's backward takes on average; None if unknown.
+
+    The median: a first backward, or one that other programs delay, may take any time.
+    """
+    nodes, spent_ns = context.torch.backward_nodes, context.steps.per_step.get("backward")
+    # Each of several optimizers may have its own backward, and only one graph was counted.
+    if not nodes or not context.backwards or context.torch.optimizers != 1 or spent_ns is None:
         return None
-    return backward_s / context.backwards / nodes
+    spent_ns = spent_ns[context.steps.steady.mask & (spent_ns > 0)]
+    if not len(spent_ns):
+        return None
+    each = max(context.backwards / max(len(context.steps), 1), 1.0)
+    return float(np.median(spent_ns)) / 1e9 / each / nodes
 
 
 def _free_cores(context: RunContext, threads: int) -> float | None:
-    """Returns the cores that training may compute on: neither workers' nor other programs'."""
+    """Returns the cores that neither workers nor other programs use."""
     cpu = context.summary.system.cpu if context.summary.system else {}
     cores, shared = cores_for_threads(cpu, threads), shared_cpu(cpu)
     if cores is None or shared is None or context.training_s <= 0:
@@ -203,11 +207,11 @@ RULE: Final = Rule(
     thresholds={
         "share": Threshold(0.5, "of training, computing on the CPU"),
         "operator_s": Threshold(
-            200e-6, "an operator of the backward pass: smaller ones hardly gain"
+            200e-6, "an operator of backward: torch hardly splits smaller ones"
         ),
-        "runnable_share": Threshold(0.3, "of the making of batches, waiting for a core"),
-        "threads": Threshold(1.5, "at work in each worker while it makes a batch"),
-        "busy_share": Threshold(0.2, "of training, in which its workers make batches"),
+        "runnable_share": Threshold(0.3, "of batch preparation, waiting for a core"),
+        "threads": Threshold(1.5, "running in each worker while it prepares batches"),
+        "busy_share": Threshold(0.2, "of training, in which its workers prepare batches"),
     },
     find=find,
     explanation=__doc__,
@@ -217,6 +221,7 @@ RULE: Final = Rule(
         keys=["data_wait", "first_batch", *COMPUTE_KEYS],
         gain_if="the cores could share all of it evenly",
         slows_everything=True,
+        action="Set torch's threads to the core count",
     ),
     explains_unsure_workers=True,
     old_names=("torch_threads", "few_threads", "worker_threads"),

@@ -46,7 +46,7 @@ from trainprof.inside.patching.static_lookup import stored
 from trainprof.inside.session import Session
 from trainprof.record.event_log import EventLog
 from trainprof.record.files import contents_of
-from trainprof.record.names import SOURCES
+from trainprof.record.names import SOURCES, is_named
 from trainprof.record.schema import Topic
 
 BY_NAME: Final = "-f"
@@ -204,7 +204,7 @@ class Lines:
         for (name, _), function in functions_in(code):
             if name.rpartition(".")[2].startswith("<"):  # a comprehension: part of its function
                 continue
-            if any(fnmatchcase(name, pattern) for pattern in patterns):
+            if any(is_named(name, pattern) for pattern in patterns):
                 self._add(function, BY_NAME, name)
                 self._wants_thread = True
         self._keep_on()

@@ -1,4 +1,4 @@
-"""What only the verbose page shows: distributions, facts and settings behind the short page."""
+"""Details of the verbose page: the command, distributions, processes, ranks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def command_details(summary: RunSummary, page: Page) -> list[Text]:
 
 
 def phase_details(summary: RunSummary, page: Page) -> list[Text]:
-    """Before, during and after training; the parts of `other`; data loading as a whole."""
+    """Before, during and after training; where Python ran; data loading as a whole."""
     phases, ledger = summary.phases, summary.ledger
     loading_s = sum(ledger.seconds.get(key) or 0.0 for key in LOADER_KEYS)
     whole = percent(share_of(loading_s, ledger.wall_s))
@@ -53,15 +53,15 @@ def phase_details(summary: RunSummary, page: Page) -> list[Text]:
         f"initialization {seconds(phases.initialization_s)}",
         f"training {seconds(phases.training_s)}",
         f"finalization {seconds(phases.finalization_s)}",
-        f"data loading as a whole {seconds(loading_s)} ({whole} of wall)",
+        f"data loading {seconds(loading_s)} ({whole} of the run)",
     ]
     spent = ledger.other_by_place
     places = [f"{_PLACES.get(place, place)} {seconds(s)}" for place, s in spent.items()]
-    return page.labelled("Phases", parts) + page.labelled("Other is", places)
+    return page.labelled("Phases", parts) + page.labelled("Python", places)
 
 
 def step_details(summary: RunSummary, page: Page) -> list[Text]:
-    """The distribution of steady steps and every outlier with what its window's samples saw."""
+    """The distribution of steady steps and every outlier with its system samples."""
     step, named = summary.training.step_s, []
     if step is not None:
         named = [f"{name} {seconds(getattr(step, name))}" for name in _STATISTICS]
@@ -136,8 +136,8 @@ def _cpu(cpu: Mapping[str, Any]) -> list[str]:
             ),
             "max": whole_percent(number_at(cpu, "tree_percent", "max")),
             "whole host": whole_percent(number_at(cpu, "host_percent", "mean")),
-            "waiting for disks": percent(number_at(cpu, "iowait_share")),
-            "some task waiting for a core": percent(number_at(cpu, "pressure_some_share")),
+            "I/O wait": percent(number_at(cpu, "iowait_share")),
+            "some task waiting for a CPU core": percent(number_at(cpu, "pressure_some_share")),
             "context switches a second": count(number_at(cpu, "context_switches_per_s")),
         }
     )

@@ -1,4 +1,4 @@
-"""Devices in training: why they were idle, what copies cost, which calls waited for them."""
+"""Devices in training: why they idled, what copies cost, which calls waited for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainprof.analysis.summary.device import Device, SyncPoint, Transfer
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.page.sections import by_site
 from trainprof.report.text.layout import Column, Page
-from trainprof.report.text.ledger import FOLD_BELOW_SHARE, label_of, waits_are_merged
+from trainprof.report.text.ledger import label_of, waits_are_merged
 from trainprof.report.text.units import (
     LONG_UNITS,
     byte_count,
@@ -33,23 +33,23 @@ _CAUSES: Final = {
     "loader_s": "waiting for data",
     "copy_s": "copying",
     "sync_s": "syncs (such as item)",
-    "host_s": "Python in between",
-    "launch_s": "slow launches",
-    "evaluation_s": "evaluation",
+    "host_s": "Python in the loop",
+    "launch_s": "between small kernels",
+    "evaluation_s": "validation",
     "checkpoint_s": "checkpoints",
-    "startup_s": "no work given yet",
-    "compile_s": "compiling again",
+    "startup_s": "first kernels not launched yet",
+    "compile_s": "torch.compile",
     "warmup_s": "(warm-up)",
 }
-_MAYBE: Final = "(being given work)"
-_AT_WORK: Final = "(surely at work)"
-_AT_LEAST: Final = "(at work at least)"
+_MAYBE: Final = "(idle or busy: unknown)"
+_AT_WORK: Final = "(busy)"
+_AT_LEAST: Final = "(busy at least)"
 _REST: Final = "other"
 _TOTAL: Final = "total"
 _DEVICE_CELLS: Final = 16
 _DEVICE_PHASES: Final = 3
 _DIRECTIONS: Final = {"h2d": "to the device", "d2h": "to the host", "d2d": "between devices"}
-# Smaller copies take a time of their own, whatever the link can do.
+# Smaller copies do not reach the rate of the link.
 _FULL_RATE_BYTES: Final = 256 << 10
 _SMALL_BYTES: Final = 64 << 10
 _MANY_A_STEP: Final = 8
@@ -60,11 +60,11 @@ _PLACES_SHOWN: Final = 3
 _FIELD: Final = "found_syncs"
 
 
-def idle_columns(summary: RunSummary, *, fold: bool = True) -> list[Column]:
+def idle_columns(summary: RunSummary) -> list[Column]:
     """Returns why devices were idle, in rows that add up to the training phase, the total last.
 
     With a column of shares for each device, and of seconds for a single one; none where nothing is
-    known of any. `fold`: causes under `FOLD_BELOW_SHARE` on every device share a row.
+    known of any.
     """
     known = ((device, _parts(device)) for device in summary.devices or ())
     parts = [(device, causes) for device, causes in known if sum(causes.values()) > 0]
@@ -75,20 +75,15 @@ def idle_columns(summary: RunSummary, *, fold: bool = True) -> list[Column]:
         label: max(causes.get(label, 0.0) / sum(causes.values()) for _, causes in parts)
         for label in (*_CAUSES.values(), _REST)
     }
-    kept = sorted((x for x in matters if matters[x] > 0), key=lambda label: -matters[label])
-    if fold:
-        kept = [label for label in kept if matters[label] >= FOLD_BELOW_SHARE and label != _REST]
-    left_out = [label for label in matters if label not in kept and matters[label] > 0]
-    rows = [*kept, *([_REST] if left_out else []), _MAYBE, _AT_WORK]
+    rows = sorted((x for x in matters if matters[x] > 0), key=lambda label: -matters[label])
+    rows += [_MAYBE, _AT_WORK]
     shares = []
     for device, causes in parts:
-        rest_s = sum(causes.get(label, 0.0) for label in left_out)
-        by_row = causes | ({_REST: rest_s} if left_out else {})
-        values = [by_row.get(label, 0.0) for label in rows]
+        values = [causes.get(label, 0.0) for label in rows]
         tenths = rounded_parts([value / sum(values) * 100 for value in values], 1)
         cells = [f"{number / 10:.1f} %" for number in (*tenths, sum(tenths))]
         shares.append(Column(device.name, cells))
-    # Its driver tells what marks do not: very likely, and no more sure.
+    # By its driver, which is likely but not certain.
     if any(is_known(device.kernel_share) for device, _ in parts):
         rows[-1] = _AT_LEAST
     labels = Column("GPU idle because", [*rows, _TOTAL], is_number=False, gives_way=True)
@@ -103,31 +98,26 @@ def idle_columns(summary: RunSummary, *, fold: bool = True) -> list[Column]:
 
 def idle_section(summary: RunSummary, page: Page) -> list[Text]:
     """Why the GPU was idle, in training."""
-    return page.table(idle_columns(summary, fold=not page.verbose))
+    return page.table(idle_columns(summary))
 
 
 def devices_section(summary: RunSummary, page: Page) -> list[Text]:
-    """How far each device was at work in training, and what its time in a step went to."""
+    """How busy each device was in training, and what its time in a step went to."""
     fragments = []
     for device in summary.devices or ():
         if device.busy_share is None:  # known by its memory alone
             continue
         name = page.shortened(device.name, _DEVICE_CELLS)
-        fragments.append(f"{name} at work {_interval(device.busy_share)} of {device.time}")
+        fragments.append(f"{name} busy {_interval(device.busy_share)} of {device.time}")
         if is_known(device.kernel_share):
-            fragments.append(
-                f"by the driver a kernel ran in {percent(device.kernel_share)} of that"
-            )
+            fragments.append(f"a kernel ran in {percent(device.kernel_share)} of that (driver)")
         by_phase = sorted(device.per_step_s.items(), key=lambda item: -item[1])
         phases = [f"{label_of(key)} {seconds(s)}" for key, s in by_phase if s > 0]
         if phases:
-            shown = phases if page.verbose else phases[:_DEVICE_PHASES]
-            fragments.append(f"of a step, gaps in it included: {', '.join(shown)}")
+            fragments.append(f"a step with its gaps: {', '.join(phases)}")
         if is_known(device.warmup_s) and device.warmup_s > 0:
-            what = "libraries, kernels, algorithms that are tried"
-            fragments.append(f"its warm-up took {seconds(device.warmup_s)} ({what})")
-        if page.verbose:
-            fragments += _more(device)
+            fragments.append(f"warm-up {seconds(device.warmup_s)}")
+        fragments += _more(device)
     return page.labelled("Device", fragments)
 
 
@@ -140,21 +130,21 @@ def _more(device: Device) -> list[str]:
     fragments = []
     if device.queue_delay_s and all(map(is_known, device.queue_delay_s)):
         most = seconds(max(device.queue_delay_s))
-        fragments.append(f"phases begin there at most {most} after they were given out, on average")
+        fragments.append(f"phases start at most {most} after their launch, on average")
     exposed = [
         f"{label_of(key)} {_interval(bounds, seconds)}"
         for key, bounds in device.exposed_s.items()
         if any(is_known(bound) and bound > 0 for bound in bounds)
     ]
     if exposed:
-        fragments.append(f"had run dry while the host was in: {', '.join(exposed)}")
+        fragments.append(f"idle while the CPU was in: {', '.join(exposed)}")
     if device.launch_bound_share:
         share = _interval(device.launch_bound_share)
         fragments.append(f"idle between launches in {share} of {device.time}")
     dry = [f"{label_of(key)} {percent(share)}" for key, share in device.ran_dry.items()]
     if dry:
-        fragments.append(f"nothing left to do at the end of: {', '.join(dry)}")
-    return [*fragments, f"by {count(device.marks)} marks in its stream"]
+        fragments.append(f"idle at the end of: {', '.join(dry)}")
+    return [*fragments, f"{count(device.marks)} marks in its stream"]
 
 
 def _parts(device: Device) -> dict[str, float]:
@@ -173,14 +163,14 @@ def _parts(device: Device) -> dict[str, float]:
 
 
 def transfers_section(summary: RunSummary, page: Page) -> list[Text]:
-    """Copies between devices by line, the dearest first; models that were moved are apart."""
+    """Copies between devices by line, slowest first, and models that were moved."""
     is_merged = waits_are_merged(summary)
     ranked = summary.transfers
     if is_merged:  # by host time one cannot rank them
         ranked = sorted(ranked, key=lambda transfer: -transfer.bytes)
     by_line = [_transfer(transfer, summary, page, is_merged=is_merged) for transfer in ranked]
     lines = by_site("Transfers", by_line, page)
-    if not page.verbose or not summary.placements:
+    if not summary.placements:
         return lines
     moved = [
         f"{page.site(move.site)} {counted(move.count, 'time')}, {seconds(move.host_s)}"
@@ -199,13 +189,13 @@ def _transfer(transfer: Transfer, summary: RunSummary, page: Page, *, is_merged:
         _rate(transfer),
     ]
     if not is_merged:
-        fragments.append(f"{seconds(transfer.host_s)} on the host")
+        fragments.append(f"{seconds(transfer.host_s)} on the CPU")
     if transfer.device_s is not None:
-        fragments.append(f"{seconds(transfer.device_s)} on the device")
+        fragments.append(f"{seconds(transfer.device_s)} on the GPU")
     if transfer.exposed_s is not None and not is_merged:
-        fragments.append(f"which did nothing else for {seconds(transfer.exposed_s)}")
+        fragments.append(f"{seconds(transfer.exposed_s)} without overlap")
     if transfer.beside_share is not None and transfer.beside_share > 0:
-        fragments.append(f"{percent(transfer.beside_share)} of them beside other work")
+        fragments.append(f"{percent(transfer.beside_share)} of them overlap other work")
     return [*fragments, *_notes(transfer, summary)]
 
 
@@ -224,11 +214,11 @@ def _notes(transfer: Transfer, summary: RunSummary) -> list[str]:
         and transfer.non_blocking_share >= _MOST
         and transfer.pinned_share < _MOST
     ):
-        notes.append("non_blocking from memory that is not pinned: the host still copies it first")
+        notes.append("non_blocking without pinned memory: the CPU still copies first")
     is_often = steps > 0 and transfer.count >= _MANY_A_STEP * steps
     if is_often and size is not None and size < _SMALL_BYTES:
         a_step = f"{transfer.count / steps:,.0f} a step"
-        notes.append(f"many small ones: {a_step} of {byte_count(size)}, dearer than one large")
+        notes.append(f"many small copies: {a_step} of {byte_count(size)}, slower than a large copy")
     return notes
 
 
@@ -240,18 +230,12 @@ def found_syncs_section(summary: RunSummary, page: Page) -> list[Text]:
     last = syncs.first_step + syncs.steps
     fragments = [f"in steps {count(syncs.first_step + 1)} to {count(last)}"]
     if syncs.steps == 0:
-        fragments = ["the run ended before one more step"]
-    shown = syncs.calls if page.verbose else syncs.calls[:_PLACES_SHOWN]
-    fragments += [f"{page.site(call.site)} {counted(call.count, 'wait')} in C++" for call in shown]
-    hidden = len(syncs.calls) - len(shown)
-    if hidden:
-        fragments.append(counted(hidden, "more line"))
+        fragments = ["the run ended before another step"]
+    fragments += [f"{call.site} {counted(call.count, 'wait')} in C++" for call in syncs.calls]
     if not syncs.calls:
         fragments.append("no wait inside C++ code")
     if syncs.known_calls:
-        fragments.append(
-            f"and {count(syncs.known_calls)} by calls that Syncs and Transfers tell of"
-        )
+        fragments.append(f"and {count(syncs.known_calls)} by calls listed above")
     fragments.append(why_not or "")
     return page.labelled("Find syncs", fragments)
 
@@ -281,7 +265,7 @@ def _after(point: SyncPoint) -> list[str]:
     after_s = point.held_back_s[0] if point.held_back_s else 0.0
     if (share_of(after_s, point.seconds) or 0.0) < _FREE_SHARE:
         return []
-    return [f"and {seconds(after_s)} after them, as the host was not ahead"]
+    return [f"and {seconds(after_s)} after them"]
 
 
 def _exposed(point: SyncPoint) -> str:
@@ -289,5 +273,5 @@ def _exposed(point: SyncPoint) -> str:
     if share is None:
         return ""
     if share < _FREE_SHARE:
-        return "the device worked meanwhile"
-    return f"for {seconds(point.exposed_s)} of that the device had nothing to do"
+        return "the GPU was busy"
+    return f"the GPU idled {seconds(point.exposed_s)} of that"

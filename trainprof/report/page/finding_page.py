@@ -9,9 +9,16 @@ from typing import Any, Final
 from rich.text import Text
 
 from trainprof.analysis.summary.finding import LIKELY, Finding, RuleText, comes_once
+from trainprof.analysis.summary.levels import sentence
 from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.report.page.findings import speedup_words, whole_of, why_passed_over
+from trainprof.report.page.findings import (
+    action_of,
+    note,
+    speedup_words,
+    whole_of,
+    why_passed_over,
+)
 from trainprof.report.text.layout import BLANK, Page
 from trainprof.report.text.ledger import label_of, parts_of
 from trainprof.report.text.safe_text import with_safe_text
@@ -25,13 +32,12 @@ from trainprof.report.text.units import (
     share_of,
 )
 
-# From here on a number is told without decimals: three digits have none left.
+# From here on a number has no decimals: three digits have none left.
 _WHOLE_FROM: Final = 100
-# Of the ledger: so many that compute have one name.
+# Of the ledger: keys of computing, from which on they have one name.
 _MANY_KEYS: Final = 4
-# With fewer, what is looked at now and then may have been met too rarely to be told.
-_LOOKED_AT_ENOUGH_STEPS: Final = 100
-_LIKELY_WORDS: Final = "most likely"
+# With fewer, samples may be too few.
+_SAMPLED_ENOUGH_STEPS: Final = 100
 
 
 def render_rule(rule: RuleText, page: Page) -> str:
@@ -66,20 +72,25 @@ def render_why(
     if finding is None:
         return page.written(_not_found(summary, rule, sought, page))
     at = "" if finding.site is None else f" at {finding.site}"
-    lines = page.paragraph(f"{finding.id}{at}: {finding.title}.")
+    lines = page.paragraph(f"{finding.id}{at}: {action_of(finding)}", style="bold")
+    lines += page.paragraph(sentence(finding.title))
     if shown is None and passed is not None:
         lines += page.paragraph(f"It is not reported: {why_passed_over(passed, summary)}.")
+    for also in finding.also:
+        lines += page.paragraph(sentence(also))
     lines += BLANK
     if shown is not None:
         lines += page.labelled("Change", [shown.advice])
-        lines += page.labelled("Mind", shown.cautions, separator="; ")
+        lines += page.labelled("Flag", [shown.flag])
+    lines += _gain(finding, page, summary)
+    if shown is not None:
+        lines += page.labelled_rows("Note", ([note(caution)] for caution in shown.cautions))
     lines += _numbers(finding, page)
     lines += _from(rule, finding.thresholds if shown else finding.thresholds or sought, page)
-    lines += _gain(finding, page, summary)
     if shown is not None:
         lines += [*_steps(shown, rule, page), *page.labelled("Verify", [shown.verify])]
     more = f"trainprof report --explain {finding.id}"
-    return page.written([*lines, *page.command("More", "what it means:", more)])
+    return page.written([*lines, *page.commands("Next:", [(more, "what it means")])])
 
 
 def _not_found(
@@ -87,12 +98,11 @@ def _not_found(
 ) -> list[Text]:
     why = summary.verdict.headline
     if summary.is_judged:
-        little = "or would gain too little"
-        if summary.training.steps < _LOOKED_AT_ENOUGH_STEPS:
-            little = "would gain too little, or was looked at too rarely in a run this short"
-        why = f"what it looks for is not there, stays under its thresholds, {little}"
+        why = "It is absent, below its thresholds, or would gain too little."
+        if summary.training.steps < _SAMPLED_ENOUGH_STEPS:
+            why += " This run is short: it may have too few samples of it."
     return [
-        *page.paragraph(f"{rule.id} was not found in {summary.run.name}: {why}."),
+        *page.paragraph(f"{rule.id} was not found in {summary.run.name}. {why}"),
         *(_spent(summary, rule, page) if summary.is_judged else []),
         *_from(rule, sought, page),
     ]
@@ -103,7 +113,7 @@ def _spent(summary: RunSummary, rule: RuleText, page: Page) -> list[Text]:
     whole_s = sum((summary.training.per_step_s or {}).values())
     fragments = []
     for part in parts_of(summary, rule.traits.keys):
-        shares = [(share_of(part.seconds, summary.ledger.wall_s), "wall")]
+        shares = [(share_of(part.seconds, summary.ledger.wall_s), "the run")]
         if part.per_step_s:
             shares.append((share_of(part.per_step_s, whole_s), "a step"))
         known = [f"{percent(share)} of {whole}" for share, whole in shares if share]
@@ -128,21 +138,16 @@ def _from(rule: RuleText, thresholds: Mapping[str, float], page: Page) -> list[T
         known, figure = rule.thresholds.get(name), _figure(name, value)
         is_upper = known is not None and known.is_upper
         fragments.append(
-            f"{_name(name)} up to {figure}" if is_upper else f"{_name(name)} from {figure} on"
+            f"{_name(name)} up to {figure}" if is_upper else f"{_name(name)} from {figure}"
         )
-    return page.labelled("Found at", fragments)
+    return page.labelled("Thresholds", fragments)
 
 
 def _gain(finding: Finding, page: Page, summary: RunSummary) -> list[Text]:
-    fragments = [speedup_words(finding, whole_of(summary)) or "not known: only a rerun tells"]
-    likely = finding.evidence.get(LIKELY)
-    is_apart = not finding.is_at_most and _LIKELY_WORDS not in fragments[0]
-    if isinstance(likely, (int, float)) and is_apart:
-        fragments.append(f"{_LIKELY_WORDS} {likely:.2f} x")
+    fragments = [speedup_words(finding, whole_of(summary))]
     if finding.recoverable_s is not None and not comes_once(finding):
-        shown = "this run" if summary.run.part is None else "this part of the run"
-        fragments.append(f"{seconds(finding.recoverable_s)} of {shown}")
-    return page.labelled("Gain", fragments)
+        fragments.append(f"{seconds(finding.recoverable_s)} of the {whole_of(summary)}")
+    return page.labelled("Expected", fragments)
 
 
 def _steps(finding: Finding, rule: RuleText, page: Page) -> list[Text]:
@@ -161,10 +166,7 @@ def _part_words(keys: Sequence[str]) -> str:
     if "data_wait" in keys:
         return "waiting for data"
     # What stands in brackets explains a label.
-    words = [
-        "Python between its parts" if key == "other" else label_of(key).partition(" (")[0]
-        for key in keys
-    ]
+    words = [label_of(key).partition(" (")[0] for key in keys]
     *names, last = words or ["this"]
     return f"{', '.join(names)} and {last}" if names else last
 

@@ -1,4 +1,4 @@
-"""The GPUs: a line for each on the short page, every figure and every gap on the verbose one."""
+"""The GPUs on the verbose page: a table, then every figure and every gap."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from trainprof.report.text.units import (
     whole_percent,
 )
 
-_GPUS_SHOWN: Final = 4
 # In a cell of a column in which other GPUs have a figure; the verbose page says why.
 _NOT_KNOWN: Final = "n/a"
 _NOT_VISIBLE: Final = "not visible to the script"
@@ -30,24 +29,20 @@ _ORDER_ASSUMED: Final = "the order of GPUs is assumed: CUDA_DEVICE_ORDER is not 
 
 
 def gpus_section(summary: RunSummary, page: Page) -> list[Text]:
-    """A line for each of the script's GPUs, in brief for the first; the others are counted."""
+    """A row for each of the script's GPUs; the others are counted."""
     system = summary.system
     if system is None or not system.gpus:
         return []
     seen = [gpu for gpu in system.gpus if not is_hidden(gpu)]
-    shown = seen[: 1 if page.is_brief else _GPUS_SHOWN]
-    more, hidden = len(seen) - len(shown), len(system.gpus) - len(seen)
-    notes = [f"and {more} more with --verbose" if more else ""]
-    if not page.is_brief:
-        notes += energy_words(system.energy)
-        notes += [f"{counted(hidden, 'GPU')} {_NOT_VISIBLE}" if hidden else ""]
-        notes += [_ORDER_ASSUMED if _may_be_another(seen) else ""]
-    lines = page.table(gpu_columns(shown)) if shown else []
-    return lines + page.labelled("" if shown else "GPUs", notes)
+    hidden = len(system.gpus) - len(seen)
+    notes = [f"{counted(hidden, 'GPU')} {_NOT_VISIBLE}" if hidden else ""]
+    notes += [_ORDER_ASSUMED if _may_be_another(seen) else ""]
+    lines = page.table(gpu_columns(seen)) if seen else []
+    return lines + page.labelled("" if seen else "GPUs", notes)
 
 
 def gpu_columns(gpus: Sequence[Gpu]) -> list[Column]:
-    """Returns the table of GPUs; a column that tells nothing of any of them is left out."""
+    """Returns the table of GPUs, without columns that have no figure."""
     figures = [
         ("memory peak", [_memory_peak(gpu) for gpu in gpus], 0),
         ("power", [_watts(number_at(gpu.power_w, "mean")) for gpu in gpus], 3),
@@ -81,12 +76,12 @@ def _name(gpu: Gpu) -> str:
 
 
 def is_hidden(gpu: Gpu) -> bool:
-    """Tells whether the script neither sees a GPU nor was seen on it."""
+    """Whether the script neither sees a GPU nor was seen on it."""
     return gpu.is_visible is False and not gpu.is_used
 
 
 def energy_words(energy: Energy | None) -> list[str]:
-    """Returns what the script's GPUs used together, where the table does not say it already."""
+    """Returns what the script's GPUs used together, where the table does not have it."""
     if energy is None or not is_known(energy.wh):
         return []
     number, rate = len(energy.gpus), energy.samples_per_wh
@@ -127,10 +122,10 @@ def _identity(gpu: Gpu) -> list[str]:
         gpu.name or "",
         gpu.uuid or "",
         f"NVML's number {gpu.index}",
-        "used by the script" if gpu.is_used else sees[gpu.is_visible],
+        "used by your script" if gpu.is_used else sees[gpu.is_visible],
         _ORDER_ASSUMED if gpu.is_number_assumed and gpu.logical_index is not None else "",
         "" if gpu.mig is None else f"MIG is on: {counted(len(gpu.mig), 'instance')}",
-        f"{counted(len(others), 'process', 'processes')} of somebody else" if others else "",
+        f"{counted(len(others), 'process', 'processes')} of other programs" if others else "",
     ]
 
 
@@ -160,7 +155,7 @@ def _missing(gpu: Gpu) -> list[str]:
 
 
 def _may_be_another(gpus: Sequence[Gpu]) -> bool:
-    """Tells whether a row may be another GPU than it says: of one model all are alike."""
+    """Whether a row may be another GPU than it says: those of the same model are alike."""
     is_assumed = any(gpu.is_number_assumed and gpu.logical_index is not None for gpu in gpus)
     return is_assumed and len({gpu.name for gpu in gpus}) > 1
 
@@ -168,7 +163,7 @@ def _may_be_another(gpus: Sequence[Gpu]) -> bool:
 def _busy(gpu: Gpu) -> str:
     if gpu.utilization is not None:
         return whole_percent(gpu.utilization.mean)
-    # Of a GPU that is divided NVML never tells it.
+    # NVML does not report it for a GPU that is divided.
     return f"{_NOT_KNOWN} (MIG)" if gpu.mig is not None else NOT_MEASURED
 
 

@@ -34,9 +34,9 @@ class BatchPart:
 
 
 def making_parts(fetch: Fetch) -> list[BatchPart]:
-    """Returns what the process that makes a batch does meanwhile: parts that add up to the fetch.
+    """Returns what the process that prepares a batch does: parts that add up to the fetch.
 
-    What the kernel does not tell has no part of its own: it is in the last one, and in its words.
+    What the kernel doesn't report has no part: it is in the last one, and in its words.
     """
     reading = "reading from disk" if was_read(fetch) else "waiting for I/O"
     parts = {
@@ -50,7 +50,7 @@ def making_parts(fetch: Fetch) -> list[BatchPart]:
 
 
 def code_parts(fetch: Fetch) -> list[BatchPart]:
-    """Returns whose code makes a batch: the dataset's, then collate's; they add up to the fetch."""
+    """Returns whose code prepares a batch: the dataset's and collate's add up to the fetch."""
     parts = {
         "dataset": ("dataset[i], the samples", fetch.dataset_s),
         "collate": ("collate, samples into a batch", fetch.collate_s),
@@ -59,17 +59,17 @@ def code_parts(fetch: Fetch) -> list[BatchPart]:
 
 
 def waiting_parts(loader: Loader) -> list[BatchPart]:
-    """Returns what training waits for at each batch but the first of a pass."""
+    """Returns what training waits for at each batch but the first of an epoch."""
     wait, fetch = loader.wait_s, loader.fetch
     if wait is None or not is_known(wait.mean) or wait.n <= 0:
         return []
     receive_s, handover_s = _receiving(loader)
     made_s = fetch.wall_s.mean if fetch and fetch.wall_s and loader.num_workers == 0 else None
     each: dict[str, tuple[str, float | None]] = {
-        "blocked": ("no batch was there", _each(loader.blocked_s, wait.n)),
-        "receive": ("taking it over from a worker", _each(receive_s, wait.n)),
-        "handover": ("taking it over: waiting for its worker", _each(handover_s, wait.n)),
-        "making": ("making it", made_s),
+        "blocked": ("no batch ready", _each(loader.blocked_s, wait.n)),
+        "receive": ("IPC transfer, unpickling", _each(receive_s, wait.n)),
+        "handover": ("IPC transfer, waiting for the worker", _each(handover_s, wait.n)),
+        "making": ("preparing it", made_s),
         "sampler": ("drawing its indices", _each(loader.sampler_s, loader.iterations)),
     }
     rest = wait.mean - sum(s for _, s in each.values() if is_known(s))
@@ -88,7 +88,7 @@ def _receiving(loader: Loader) -> tuple[float | None, float | None]:
 
 
 def was_read(fetch: Fetch) -> bool:
-    """Tells whether making batches read from a disk: without it nothing is to be called storage."""
+    """Whether preparing batches read from a disk: only then is storage a cause."""
     return bool(fetch.read_bytes and fetch.read_bytes > 0)
 
 
@@ -102,14 +102,14 @@ def _words_of_sleep(fetch: Fetch) -> str:
     if fetch.reading_s is None and (fetch.read_bytes is None or was_read(fetch)):
         waits.append("disk")
     if fetch.runnable_s is None:
-        waits.append("no core")
+        waits.append("no free core")
     if _others_ran(fetch):
         waits.append("other threads")
     return f"asleep ({', '.join(waits)})"
 
 
 def _others_ran(fetch: Fetch) -> bool:
-    """Whether threads ran meanwhile that the one which makes batches may have waited for."""
+    """Whether other threads ran, which the one that prepares batches may have waited for."""
     if fetch.cpu_s is None or fetch.running_s is None or fetch.asleep_s is None:
         return False
     return fetch.cpu_s - fetch.running_s >= _OTHERS_FROM_SHARE * fetch.asleep_s > 0
@@ -163,17 +163,6 @@ def batch_bars(groups: Sequence[BatchGroup], page: Page) -> list[Text]:
         texts = (", ".join(filter(None, fragments)) for fragments in words)
         return [line for text in texts for line in page.paragraph(text, indent=_INDENT)]
     return [_bar_line(row, page, (label, width, seconds)) for row in rows]
-
-
-def folded(parts: Sequence[BatchPart], least_share: float) -> list[BatchPart]:
-    """Returns the parts, those below `least_share` as one where they are several."""
-    some = [part for part in parts if part.seconds > 0]
-    small = [part for part in some if part.share < least_share]
-    if len(small) < 2:
-        return some
-    seconds, share = sum(part.seconds for part in small), sum(part.share for part in small)
-    rest = BatchPart("rest", f"rest ({len(small)} smaller)", seconds, share)
-    return [*(part for part in some if part.share >= least_share), rest]
 
 
 def _bar_rows(group: BatchGroup) -> list[_BarRow]:

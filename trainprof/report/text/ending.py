@@ -20,7 +20,7 @@ from trainprof.report.text.units import (
     three_digits,
 )
 
-# Of training: with as much of it the script's own count of steps a second is another one.
+# Of training: from this share on, steps/s is noted to be without evaluation.
 _MUCH_EVALUATION: Final = 0.15
 # Of processes of a run that hung, rows; and from when on it is said how long one stood there.
 _PLACES_SHOWN: Final = 9
@@ -33,56 +33,69 @@ def ending(summary: RunSummary) -> str:
     run = summary.run
     if run.part is not None:
         return f"{_what(run)}, only {run.part}, {seconds(run.wall_s)}"
-    after = f" after {seconds(run.wall_s)}" if is_known(run.wall_s) else ""
-    return f"{_what(run)} {_verb(run.exit)}{after}"
+    return f"{_what(run)} {_verb(run.exit, run.wall_s)}"
+
+
+def outcome(summary: RunSummary) -> str:
+    """Returns how the script ended and how fast it ran, as a sentence or two."""
+    if not summary.training.steps:
+        return f"{ending(summary)}. {no_steps(summary)}"
+    return f"{ending(summary)}: {', '.join(progress(summary))}"
+
+
+def no_steps(summary: RunSummary) -> str:
+    """Returns that nothing was trained, and what was seen in place of it."""
+    spent, end = summary.ledger.seconds, summary.run.exit
+    if summary.hung is not None:
+        return f"No step in the last {_about(summary.hung.idle_s)}."
+    if end.reason == "limit":
+        start_up = seconds(spent.get("startup", 0.0))
+        return f"No step: the limit counts from the script's start, and start-up took {start_up}."
+    inferring_s = spent.get("forward", 0.0) + spent.get("evaluation", 0.0)
+    if is_known(inferring_s) and inferring_s > 0:
+        return f"No training step seen: forward passes took {seconds(inferring_s)}, no backward."
+    return "No training step seen (trainprof needs backward or optimizer calls)."
 
 
 def cause(summary: RunSummary) -> str | None:
-    """Returns what more is known of the end than `ending` tells."""
+    """Returns what more is known of the end than `ending` says."""
     end = summary.run.exit
-    known = None if end.reason in ("exception", "limit") else end.detail
+    detail = None if end.reason in ("exception", "limit") else end.detail
     if end.after_limit is None:
-        return known
-    limit = f"training had been ended at the limit asked for ({end.after_limit})"
-    return limit if known is None else f"{limit}; {known}"
+        return detail
+    limit = f"training was ended by {end.after_limit} before"
+    return limit if detail is None else f"{limit}; {detail}"
 
 
 def progress(summary: RunSummary) -> list[str]:
-    """Returns steps, epochs and throughput as far as they are known."""
+    """Returns steps and throughput as far as they are known."""
     training = summary.training
-    # Only a loader tells epochs: without one "0 epochs" would be no truth.
-    has_loader = any(loader.role == "training" for loader in summary.loaders)
-    epochs = [counted(training.epochs, "epoch")] if training.epochs or has_loader else []
-    parts = [counted(training.steps, "step"), *epochs]
+    parts = [counted(training.steps, "step")]
     rate = steps_per_second(summary)
     if rate is not None:
         evaluated_s = summary.evaluation.in_training_s
         evaluated_s = summary.evaluation.seconds if evaluated_s is None else evaluated_s
-        evaluated = evaluated_s >= _MUCH_EVALUATION * summary.phases.training_s
-        parts.append(f"{three_digits(rate)} steps/s{' without evaluation' if evaluated else ''}")
+        is_much = evaluated_s >= _MUCH_EVALUATION * summary.phases.training_s
+        parts.append(f"{three_digits(rate)} steps/s{' without validation' if is_much else ''}")
     if is_known(training.samples_per_s):
         parts.append(f"{three_digits(training.samples_per_s)} samples/s")
     return [*parts, *_processes(summary)]
 
 
-def standstill(summary: RunSummary) -> tuple[str, list[tuple[str, str, str]]] | None:
-    """Returns that no step came before the end, and rows of where each process stood.
+def standstill(summary: RunSummary) -> list[tuple[str, str, str]]:
+    """Returns where each process stood in a run that was ended while no step came.
 
-    A row has the process, its line, and what it did there; processes that stood alike share one.
-    None where steps came, or it is unknown where it stood.
+    A row has the process, its line, and what it did there; processes that stood alike share a row.
+    [] where steps came, or it is unknown where it stood.
     """
-    hung = summary.hung
-    if hung is None:
-        return None
     places: dict[tuple[object, ...], list[Stood]] = {}
-    for stood in hung.stood:
+    for stood in summary.hung.stood if summary.hung is not None else ():
         who = () if stood.worker is None else (stood.rank,)
         key = (who, stood.site, stood.doing, stood.is_stale)
         places.setdefault(key, []).append(stood)
     rows = [(_who(group), group[0].site, _doing(group)) for group in places.values()]
     left = sum(map(len, list(places.values())[_PLACES_SHOWN:]))
-    more = [(f"{count(left)} more", "", "")] if left else []
-    return f"No step in the last {_about(hung.idle_s)}.", [*rows[:_PLACES_SHOWN], *more]
+    return [*rows[:_PLACES_SHOWN], *([(f"{count(left)} more", "", "")] if left else [])]
 
 
 def _doing(group: Sequence[Stood]) -> str:
@@ -134,8 +147,14 @@ def steps_per_second(summary: RunSummary) -> float | None:
     return summary.training.steps / trained_s if summary.training.steps and trained_s > 0 else None
 
 
+def is_failure(summary: RunSummary) -> bool:
+    """Whether the script ended by itself with an error, which it has printed."""
+    end = summary.run.exit
+    return end.reason == "exception" or (end.reason == "completed" and bool(end.status))
+
+
 def is_memory_death(summary: RunSummary) -> bool:
-    """Tells whether memory is the known or the likely cause of the end."""
+    """Whether memory is the known or the likely cause of the end."""
     end, detail = summary.run.exit, (summary.run.exit.detail or "").lower()
     return end.reason == "killed" or "out of memory" in detail or detail == "memoryerror"
 
@@ -154,19 +173,20 @@ def _what(run: Run) -> str:
     return posixpath.basename(words[0]) if words and words[0] else run.name
 
 
-def _verb(end: Exit) -> str:
-    limit = end.detail or "not recorded"
-    by_option = limit.startswith("--")
+def _verb(end: Exit, wall_s: float) -> str:
+    after = f" after {seconds(wall_s)}" if is_known(wall_s) else ""
+    if end.reason == "completed" and not end.status:
+        return f"finished in {seconds(wall_s)}" if after else "finished"
     verbs = {
-        "completed": f"ended with exit status {end.status}" if end.status else "completed",
-        "exception": f"ended with {end.detail or 'an exception'}",
+        "completed": f"exited with status {end.status}",
+        "exception": f"failed with {end.detail or 'an exception'}",
         "interrupted": "was interrupted (Ctrl-C)",
         "signal": f"was ended by {signal_name(end.signal)}",
         "killed": f"was killed by {signal_name(end.signal)}",
-        "limit": f"was ended {f'by {limit}' if by_option else f'at the limit asked for ({limit})'}",
-        "running": "is still running,",
+        "limit": f"was ended by {end.detail or 'a limit'}",
+        "running": "is still running",
     }
-    return verbs.get(end.reason, "ended without a record of how,")
+    return f"{verbs.get(end.reason, 'ended in an unknown way')}{after}"
 
 
 def _last_sample(summary: RunSummary) -> str:

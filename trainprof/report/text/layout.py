@@ -45,16 +45,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is written on: `width` in cells, ASCII only unless `unicode`.
-
-    `is_brief`: sections keep to what matters most.
-    """
+    """What is written on: `width` in cells, ASCII only unless `unicode`."""
 
     width: int = 80
     color: bool = False
     unicode: bool = True
     verbose: bool = False
-    is_brief: bool = False
 
     def text(self, content: str, style: str = "") -> Text:
         """Returns `content` on one line, made safe: nothing in it acts on a terminal."""
@@ -89,11 +85,41 @@ class Page:
         return [line for words in sentences for line in self._flow(Text(), words, ", ", 2)]
 
     def paragraph(self, content: str, *, style: str = "", indent: int = 0) -> list[Text]:
-        """Returns a text broken between words."""
+        """Returns a text broken between words; a path wider than the page loses its start."""
         room = max(self.width - indent, _NARROWEST)
-        return [
-            Text.assemble(" " * indent, line) for line in _wrapped(self.text(content, style), room)
-        ]
+        words = (safe_text.clip_start(x, room) if "/" in x else x for x in content.split(" "))
+        lines = _wrapped(self.text(" ".join(words), style), room)
+        return [Text.assemble(" " * indent, line) for line in lines]
+
+    def beside(self, left: Text, right: Text, indent: int) -> list[Text]:
+        """Returns both on one line, the second at the right edge; else one below the other."""
+        gap = self.width - left.cell_len - right.cell_len
+        if gap >= GAP_CELLS:
+            return [Text.assemble(left, " " * gap, right)]
+        margin = " " * max(min(indent, self.width - right.cell_len), 0)
+        lines = _wrapped(left, self.width) + _wrapped(right, max(self.width - indent, _NARROWEST))
+        return [*lines[:-1], Text.assemble(margin, lines[-1])]
+
+    def code(self, content: str, indent: int) -> list[Text]:
+        """Returns code broken between arguments, later lines below the first argument."""
+        pieces = content.split(", ")
+        opening = pieces[0].find("(") + 1
+        margin = opening if indent + opening <= self.width // 2 else _INDENT
+        rows, room = [""], self.width - indent
+        for index, piece in enumerate(pieces):
+            text = piece + ("," if index < len(pieces) - 1 else "")
+            if rows[-1].strip() and cell_len(rows[-1]) + 1 + cell_len(text) > room:
+                rows.append(" " * margin + text)
+            else:
+                rows[-1] += f" {text}" if rows[-1] else text
+        return [line for row in rows for line in self._code_row(row, indent)]
+
+    def _code_row(self, row: str, indent: int) -> list[Text]:
+        code = row.lstrip(" ")
+        lead = indent + len(row) - len(code)
+        if lead + cell_len(code) > self.width:
+            return self.paragraph(code, indent=min(lead, indent))
+        return [Text.assemble(" " * lead, self.text(code))]
 
     def headed(
         self, head: str, words: str, *, style: str = "bold", indent: int = _INDENT
@@ -117,6 +143,26 @@ class Page:
             return [Text.assemble(head, line)]
         below = Text.assemble(line, no_wrap=True, overflow="ignore")
         return [*self.labelled(label, [opening]), below]
+
+    def commands(self, label: str, commands: Sequence[tuple[str, str]]) -> list[Text]:
+        """Returns commands to copy, each with what it is for, whole however wide the page.
+
+        One that is wider than the page stands at the left edge: a terminal copies it as one line.
+        """
+        lines, head = [], f"{label} "
+        room = self.width - len(head)
+        noted = [cell_len(words) for words, why in commands if cell_len(words + why) + 4 <= room]
+        for number, (command, purpose) in enumerate(commands):
+            lead = self.text(head if not number else " " * len(head), "bold")
+            words, note = self.text(command), self.text(f"({purpose})")
+            if words.cell_len > room:
+                lines += [] if number else [self.text(label, "bold")]
+                lines.append(Text.assemble(words, no_wrap=True, overflow="ignore"))
+                continue
+            free = room - words.cell_len - note.cell_len
+            gap = min(max(noted, default=0) - words.cell_len + GAP_CELLS, free)
+            lines.append(Text.assemble(lead, words, *((" " * gap, note) if gap > 0 else ())))
+        return lines
 
     def table(self, columns: Sequence[Column], styles: Sequence[str] = ()) -> list[Text]:
         """Returns a heading and the rows, none of no columns; columns give way until it fits.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,14 +22,12 @@ from trainprof.report.text.units import (
 )
 
 FOLD_BELOW_SHARE: Final = 0.005
-# A row of this share of the wall time is worth a line of its own, whatever else must give way.
-MATTERS_FROM_SHARE: Final = 0.05
 
 LABELS: Final = {
-    "startup": "start-up (imports, set-up)",
+    "startup": "start-up",
     "loader_start": "loader start (workers)",
-    "first_batch": "first batch of a pass",
-    "data_wait": "data wait",
+    "first_batch": "first batch of an epoch",
+    "data_wait": "waiting for data",
     "loader_end": "loader end",
     "transfer": "transfer (copying)",
     "forward": "forward",
@@ -42,28 +40,23 @@ LABELS: Final = {
     "sync": "sync (needs a value now)",
     "device_wait": "device wait",
     "checkpoint": "checkpoints",
-    "evaluation": "evaluation",
+    "evaluation": "validation",
     "gc": "garbage collection",
-    "other": "python between (other)",
-    "shutdown": "shutdown",
+    "other": "Python in the loop",
+    "shutdown": "exit",
 }
-# Host time of these is mostly the device working: until it is told apart, none is a culprit.
+# Host time of these is mostly the device working: without device times, none is a culprit.
 DEVICE_KEYS: Final = ("transfer", "sync", "device_wait")
 DEVICE_LABEL: Final = "waiting for the GPU or copying"
 # Where most of it is calls of torch.distributed.
-_WITH_RANKS: Final = "ranks, python (other)"
-# Python collects while it imports torch, and at its end: nobody's fault.
+_WITH_RANKS: Final = "torch.distributed, Python"
+# Python collects while it imports torch, and at its end, which nobody can change.
 _GC_ELSEWHERE: Final = "gc outside of steps"
 _GC_IN_STEPS_SHARE: Final = 0.1
-# Rows that stay for what the page says of them.
-_SPOKEN_OF: Final = 2
 _LONGEST_LABEL: Final = len(DEVICE_LABEL)
-# Lines that a ledger takes besides its rows: heading and total.
-FRAME_LINES: Final = 2
 _TITLE: Final = "Where the time went"
 _INDENT: Final = "  "
 _GAP: Final = "  "
-_BAR_STYLE: Final = "cyan"
 _DEVICE_TITLE: Final = "s on device"
 _WIDEST_BAR: Final = 60
 _SHORTEST_BAR: Final = 4
@@ -71,12 +64,8 @@ _SHORTEST_BAR: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """One row as printed: `seconds` and `on_device` in the table's `run_unit`; `share` for the bar.
+    """One row as printed: `seconds`, `on_device` in the table's `run_unit`; `share` for the bar."""
 
-    `keys`: () for what no key accounts for and for the total.
-    """
-
-    keys: tuple[str, ...]
     label: str
     share: float
     seconds: str
@@ -99,7 +88,7 @@ class LedgerTable:
 
 @dataclass(frozen=True, slots=True)
 class LedgerPart:
-    """What of a run went to keys of the ledger; several where they cannot be told apart."""
+    """What of a run went to keys of the ledger; several where they cannot be separated."""
 
     keys: tuple[str, ...]
     label: str
@@ -108,12 +97,8 @@ class LedgerPart:
     device_s: float = 0.0
 
 
-# A part as it is shown, and the parts that are folded into it; itself where none are.
-_Row = tuple[LedgerPart, list[LedgerPart]]
-
-
 def waits_are_merged(summary: RunSummary) -> bool:
-    """Tells whether host time in syncs and copies cannot be told from the device working."""
+    """Whether host time in syncs and copies may be the device working."""
     if summary.run.device_timing == "synchronized":
         return False
     on_accelerator = summary.run.device_timing == "async" or summary.run.is_on_device
@@ -126,34 +111,11 @@ def label_of(key: str) -> str:
     return LABELS.get(key, key.replace("_", " ")[:_LONGEST_LABEL])
 
 
-def ledger_table(
-    summary: RunSummary,
-    *,
-    fold: bool = True,
-    max_rows: int | None = None,
-    spoken_of: Collection[str] = (),
-) -> LedgerTable | None:
-    """Returns the ledger as printed, None where nothing of it was measured.
-
-    `fold`: rows under `FOLD_BELOW_SHARE` share a last row; `max_rows` at most, 2 or more, of which
-    those with keys in `spoken_of`, which the page names, are not folded for want of room.
-    """
-    parts = _parts(summary)
-    whole = sum(part.seconds for part in parts)
-    if whole <= 0:
-        return None
-    rows: list[_Row] = [(part, [part]) for part in parts]
-    if fold:
-        rows = _folded(parts, whole, max_rows, spoken_of)
-    return _written(rows, parts, summary)
-
-
-def rows_that_matter(summary: RunSummary) -> int:
-    """Returns how many rows a ledger needs to name all from MATTERS_FROM_SHARE on; 2 at least."""
+def ledger_table(summary: RunSummary) -> LedgerTable | None:
+    """Returns the ledger as printed, None where nothing of it was measured."""
     parts = [part for part in _parts(summary) if part.seconds or part.per_step_s]
     whole = sum(part.seconds for part in parts)
-    named = sum(part.seconds >= MATTERS_FROM_SHARE * whole for part in parts)
-    return max(named + (named < len(parts)), 2)
+    return _written(parts, whole, summary) if whole > 0 else None
 
 
 def parts_of(summary: RunSummary, keys: Iterable[str]) -> list[LedgerPart]:
@@ -201,39 +163,14 @@ def _device_seconds(summary: RunSummary) -> dict[str, float]:
     return {key: sum(device.get(key, 0.0) for device in devices) / len(devices) for key in keys}
 
 
-def _folded(
-    parts: list[LedgerPart], whole: float, max_rows: int | None, spoken_of: Collection[str]
-) -> list[_Row]:
-    some = [part for part in parts if part.seconds or part.per_step_s]
-    kept = [part for part in some if part.seconds >= FOLD_BELOW_SHARE * whole]
-    if max_rows is not None and len(kept) > max_rows - (len(kept) < len(some)):
-        room = max(max_rows - 1, 1)
-        asked = [part for part in kept if any(key in spoken_of for key in part.keys)]
-        asked = asked[: min(_SPOKEN_OF, room)]
-        others = [part for part in kept if part not in asked][: room - len(asked)]
-        kept = [part for part in kept if part in asked or part in others]
-    rest = [part for part in some if part not in kept]
-    if len(rest) < 2:
-        return [(part, [part]) for part in some]
-    are_smaller = max(part.seconds for part in rest) <= min(part.seconds for part in kept)
-    times = zip(*((part.seconds, part.per_step_s, part.device_s) for part in rest), strict=True)
-    keys = tuple(key for part in rest for key in part.keys)
-    label = f"rest ({len(rest)} {'smaller' if are_smaller else 'others'})"
-    folded = LedgerPart(keys, label, *map(sum, times))
-    return [*((part, [part]) for part in kept), (folded, rest)]
-
-
-def _written(shown: list[_Row], parts: list[LedgerPart], summary: RunSummary) -> LedgerTable:
-    """Returns the table. Rounded is before folding: a part has the same figures on any page."""
+def _written(parts: list[LedgerPart], whole: float, summary: RunSummary) -> LedgerTable:
     has_steps = bool(summary.training.per_step_s)
-    whole = sum(part.seconds for part in parts)
     run, step = run_scale(whole), step_scale(sum(part.per_step_s for part in parts))
-    seconds = _rounded(shown, parts, lambda part: part.seconds / run.factor, run.decimals)
-    tenths = _rounded(shown, parts, lambda part: part.seconds / whole * 100, 1)
-    steps = _rounded(shown, parts, lambda part: part.per_step_s / step.factor, step.decimals)
+    seconds = rounded_parts([part.seconds / run.factor for part in parts], run.decimals)
+    tenths = rounded_parts([part.seconds / whole * 100 for part in parts], 1)
+    steps = rounded_parts([part.per_step_s / step.factor for part in parts], step.decimals)
     rows = [
         LedgerRow(
-            part.keys,
             part.label,
             part.seconds / whole,
             run.written(seconds[index]),
@@ -243,23 +180,14 @@ def _written(shown: list[_Row], parts: list[LedgerPart], summary: RunSummary) ->
             if part.device_s
             else "",
         )
-        for index, (part, _) in enumerate(shown)
+        for index, part in enumerate(parts)
     ]
     total_step, total_s = step.written(sum(steps)), run.written(sum(seconds))
-    all_percent = f"{sum(tenths) / 10:.1f} %"
     total_step = total_step if has_steps else NOT_MEASURED
-    total = LedgerRow((), "total", 1.0, total_s, all_percent, total_step)
+    total = LedgerRow("total", 1.0, total_s, f"{sum(tenths) / 10:.1f} %", total_step)
     units = run.unit, step.unit if has_steps else None
     has_device, ranks = any(row.on_device for row in rows), max(len(summary.ranks), 1)
     return LedgerTable(rows, total, *units, has_device, ranks)
-
-
-def _rounded(
-    shown: list[_Row], parts: list[LedgerPart], figure: Callable[[LedgerPart], float], decimals: int
-) -> list[int]:
-    """Returns what each row shows of a figure, in units of 10 ** -decimals."""
-    each = dict(zip(parts, rounded_parts([figure(part) for part in parts], decimals), strict=True))
-    return [sum(each[part] for part in held) for _, held in shown]
 
 
 def _known(seconds: Mapping[str, float]) -> dict[str, float]:
@@ -271,10 +199,8 @@ def _in_order(keys: set[str]) -> list[str]:
     return known + sorted(keys.difference(LEDGER_KEYS))
 
 
-def ledger_lines(
-    table: LedgerTable, page: Page, *, headline_keys: tuple[str, ...], headline_style: str
-) -> list[Text]:
-    """Returns heading, rows and total; bars of `headline_keys` carry `headline_style`."""
+def ledger_lines(table: LedgerTable, page: Page) -> list[Text]:
+    """Returns heading, rows and total."""
     rows = [*table.rows, table.total]
     label_cells = max(page.text(row.label).cell_len for row in rows)
     columns = [
@@ -302,9 +228,8 @@ def ledger_lines(
     lines = [page.text(title.ljust(title_cells) + numbers[0], "bold")]
     longest = max(row.share for row in table.rows)
     for row, text in zip(rows, numbers[1:], strict=True):
-        is_named = bool(row.keys) and set(row.keys) <= set(headline_keys)
         share = 0.0 if row is table.total else row.share / longest
-        drawing = page.text(bar(share, bar_cells), headline_style if is_named else _BAR_STYLE)
+        drawing = page.text(bar(share, bar_cells))
         line = Text.assemble(_INDENT, page.text(row.label))
         line.pad_right(len(_INDENT) + label_cells - line.cell_len)
         if bar_cells:

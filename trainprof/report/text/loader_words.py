@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from trainprof.analysis.summary.levels import known, number_at
@@ -45,26 +45,23 @@ from trainprof.report.text.units import (
     signal_name,
 )
 
-# A loader that costs less of training is left in peace: XProf's "moderately input bound".
+# A loader that costs less of training needs no words: XProf's "moderately input bound".
 MATTERS_FROM_SHARE: Final = 0.05
 # Of a step: below, a loader is not said to add to it.
 _ADDS_FROM_SHARE: Final = 0.05
 _PARTS: Final = {
-    RECEIVE: "receiving batches",
+    RECEIVE: "IPC transfer of batches",
     SAMPLER: "drawing indices",
     BLOCKED: "waiting for batches",
 }
 
-UNKNOWN_LIMIT: Final = (
-    "not known (the pipeline model does not apply: too few batches, or another pace than its own)"
-)
-# Of a batch's making, from which on it is worth a sentence.
+UNKNOWN_LIMIT: Final = "unknown: too few batches, or a pace that the pipeline model cannot explain"
+# Of batch preparation, from which on it is worth a sentence.
 _THROTTLED_FROM_SHARE: Final = 0.05
 # What the columns of seconds in the workers' table mean.
 LEGEND: Final = (
-    "running on a core; queued for a free core; stopped by the CPU quota; waiting for I/O; asleep "
-    "(sleep, lock, network, and what the kernel does not tell apart); busy: of the time it could "
-    "have been asked"
+    "running on a core; runnable: waiting for a CPU core; stopped by the CPU quota; waiting for "
+    "I/O; asleep (sleep, lock, network); busy: share of the time in which it had work"
 )
 _NONE: Final = "-"
 # Of the slowest sample: one that takes less is not worth a table.
@@ -72,7 +69,7 @@ _SAMPLES_FROM_S: Final = 1e-3
 
 
 def needs_words(loader: Loader, summary: RunSummary) -> bool:
-    """Tells whether training spends so much on a loader that it has to be explained."""
+    """Whether training spends enough on a loader that it has to be explained."""
     if loader.thread == "other":
         return False
     if loader.lost_workers or loader.repeats_samples or loader.shares_files:
@@ -82,23 +79,12 @@ def needs_words(loader: Loader, summary: RunSummary) -> bool:
 
 
 def makers(loader: Loader) -> str:
-    """Returns who makes batches and how long one takes: "4 workers, 3.00 ms a batch each"."""
+    """Returns who prepares batches and how long it takes: "4 workers, 3.00 ms a batch each"."""
     workers, wall_s = loader.num_workers, loader.fetch.wall_s if loader.fetch else None
     took = seconds(wall_s.mean if wall_s else None)
-    who = "no workers, " if workers == 0 else f"{counted(workers, 'worker')}, " if workers else ""
+    who = "main process, " if workers == 0 else f"{counted(workers, 'worker')}, " if workers else ""
     each = " each" if (workers or 0) > 1 else ""
     return f"{who}a batch {took}" if took == NOT_MEASURED else f"{who}{took} a batch{each}"
-
-
-def busy_words(loader: Loader) -> str:
-    """Returns how busy the workers were, lowest to highest; "" where that is not known."""
-    rows = worker_totals(loader.fetch.per_worker) if loader.fetch else []
-    shares = sorted(row.busy_share for row in rows if row.busy_share is not None)
-    if not shares:
-        return ""
-    low, high = percent(shares[0]), percent(shares[-1])
-    who = "the worker was" if len(shares) == 1 else "workers were"
-    return f"{who} busy {low if low == high else f'{low} to {high}'} of the time"
 
 
 def ready_words(loader: Loader) -> str:
@@ -107,14 +93,8 @@ def ready_words(loader: Loader) -> str:
     return "" if share == NOT_MEASURED else f"the batch was there in {share} of cases"
 
 
-def keeps_up(loader: Loader) -> str:
-    """Returns what to say of workers that training hardly waits for, "" without any."""
-    words = ready_words(loader)
-    return f"keeps up: {words}" if loader.num_workers and words else ""
-
-
 def limit_words(loader: Loader, summary: RunSummary) -> str:
-    """Returns what bounds a loader, as far as the pipeline model tells; "" where it does not."""
+    """Returns what limits a loader by the pipeline model; "" where that is unknown."""
     bound, fetch = loader.bound, loader.fetch
     if bound is None:
         return ""
@@ -123,7 +103,7 @@ def limit_words(loader: Loader, summary: RunSummary) -> str:
     if bound.by == CPU:
         cores = number_at(summary.system.cpu if summary.system else None, "cores_usable")
         which = "the cores are" if cores is None else f"all {cores:.3g} cores are"
-        return f"{which} at work"
+        return f"{which} busy"
     if bound.by == STORAGE and fetch is not None and was_read(fetch):
         each = fetch.read_bytes / fetch.n if fetch.read_bytes and fetch.n > 0 else None
         return f"reading from disk, {byte_count(each)} a batch"
@@ -131,7 +111,7 @@ def limit_words(loader: Loader, summary: RunSummary) -> str:
         size = byte_count(fetch.batch_bytes if fetch else None)
         size_note = "" if size == NOT_MEASURED else f" of {size}"
         took = seconds(bound.parts_s.get(RECEIVE))
-        return f"taking a batch{size_note} over from its worker, {took} each"
+        return f"IPC transfer of a batch{size_note} from its worker, {took} each"
     if bound.by == SAMPLER:
         took = seconds(bound.parts_s.get(SAMPLER))
         return f"drawing the indices of a batch, {took} each, in the training process"
@@ -140,9 +120,9 @@ def limit_words(loader: Loader, summary: RunSummary) -> str:
 
 def _of_latency(loader: Loader, bound: LoaderBound) -> str:
     if not loader.num_workers:
-        return "batches are made between the steps, by the training process itself"
-    give = "1 worker gives" if loader.num_workers == 1 else f"{loader.num_workers} workers give"
-    limit = f"{give} a batch per {seconds(bound.limits_s.get(LATENCY))}"
+        return "the training process prepares batches itself, between the steps"
+    who = counted(loader.num_workers, "worker")
+    limit = f"{who}: a batch per {seconds(bound.limits_s.get(LATENCY))}"
     if MAIN_PROCESS in bound.limits_s:
         limit += f", training takes one per {seconds(bound.limits_s[MAIN_PROCESS])}"
     return limit
@@ -152,7 +132,7 @@ def _of_computing(loader: Loader, bound: LoaderBound) -> str:
     parts = {name: s for name, s in bound.parts_s.items() if name != COMPUTE and s > 0}
     computing, added = bound.parts_s.get(COMPUTE), sum(parts.values())
     if not loader.num_workers:
-        return f"computing; making a batch adds {seconds(added)} of {seconds(bound.step_s)}"
+        return f"computing; batch preparation adds {seconds(added)} of {seconds(bound.step_s)}"
     words = f"computing, {seconds(computing)} a batch"
     if not parts or computing is None or added < _ADDS_FROM_SHARE * (computing + added):
         return f"{words}; the loader keeps up once its buffer is filled"
@@ -160,10 +140,11 @@ def _of_computing(loader: Loader, bound: LoaderBound) -> str:
     return f"{words}; loading adds {seconds(added)} ({_PARTS.get(most, most)})"
 
 
-def faults(loader: Loader) -> list[str]:
-    """Returns a sentence for each thing that is wrong whatever it costs."""
+def faults(loader: Loader, reported: Collection[str] = ()) -> list[str]:
+    """Returns what is wrong whatever it costs, but for what a reported finding says."""
     died = [_died(worker) for worker in loader.lost_workers if isinstance(worker, Mapping)]
-    return [*died, *filter(None, (_repeating(loader), _sharing_files(loader)))]
+    repeating = "" if "duplicated_stream" in reported else _repeating(loader)
+    return [*died, *filter(None, (repeating, _sharing_files(loader)))]
 
 
 def warnings(loader: Loader, summary: RunSummary) -> list[str]:
@@ -204,9 +185,9 @@ def _repeating(loader: Loader) -> str:
         return ""
     workers = loader.num_workers
     if loader.equal_workers is not None:
-        return f"{loader.equal_workers} of its {workers} workers yield the same samples"
+        return f"{loader.equal_workers} of {workers} workers yield the same samples"
     return (
-        f"each of its {workers} workers may yield the whole IterableDataset: your code never calls "
+        f"each of {workers} workers may yield the whole IterableDataset: your code never calls "
         "get_worker_info()"
     )
 
@@ -215,9 +196,9 @@ def _sharing_files(loader: Loader) -> str:
     if not loader.shares_files:
         return ""
     return (
-        f"the dataset holds {' and '.join(loader.open_files)} open, and its {loader.num_workers} "
-        "forked workers share its place in the file, or its connection: samples may be wrong, "
-        "without any error, unless each worker opens it anew"
+        f"the dataset keeps {' and '.join(loader.open_files)} open. {loader.num_workers} forked "
+        "workers share its file offset and can silently read wrong samples: open it in "
+        "__getitem__"
     )
 
 
@@ -225,8 +206,7 @@ def _throttled(fetch: Fetch) -> str:
     part = named(making_parts(fetch), "throttled")
     if part is None or part.share < _THROTTLED_FROM_SHARE:
         return ""
-    stopped = f"stops the making of batches {percent(part.share)} of the time"
-    return f"the container's CPU quota {stopped}"
+    return f"the CPU quota stops batch preparation {percent(part.share)} of the time"
 
 
 def _unusual(fetch: Fetch) -> str:
@@ -237,22 +217,22 @@ def _unusual(fetch: Fetch) -> str:
     times = count(worst / fetch.typical_sample_s)
     more = f"; {len(samples) - 1} more like it" if len(samples) > 1 else ""
     name = sample_name(samples[0])
-    return f"the slowest sample, {name}, took {seconds(worst)}, {times} x a typical one{more}"
+    return f"the slowest sample, {name}, took {seconds(worst)}, {times}x the typical sample{more}"
 
 
 def configuration(loader: Loader) -> list[str]:
     """Returns what the loader is: its class, its data set, its settings."""
     settings = {
         "dataset": loader.dataset,
-        "batches in a pass": loader.length,
+        "batches an epoch": loader.length,
         "batch size": loader.batch_size,
         "workers": loader.num_workers,
-        "started by": loader.start_method,
+        "start method": loader.start_method,
         "prefetch factor": loader.prefetch_factor,
         "persistent workers": loader.persistent_workers,
         "pinned memory": loader.pin_memory,
     }
-    needs_workers = ("started by", "prefetch factor", "persistent workers")
+    needs_workers = ("start method", "prefetch factor", "persistent workers")
     shown = {
         name: _plain(value)
         for name, value in settings.items()
@@ -268,19 +248,19 @@ def configuration(loader: Loader) -> list[str]:
 
 
 def totals(loader: Loader) -> list[str]:
-    """Returns what it did over the run: passes, batches, and what they took of training."""
+    """Returns what it did over the run: iterators, batches, and what they took of training."""
     return [
-        f"initialised {counted(loader.starts, 'time')}",
+        f"{counted(loader.starts, 'iterator')} created",
         f"{counted(loader.iterations, 'batch', 'batches')} taken",
         f"waits after the first batch {seconds(loader.wait_total_s)}",
-        f"ends of passes {seconds(loader.end_s)}",
+        f"ends of epochs {seconds(loader.end_s)}",
         f"pin thread {seconds(loader.pin_s)}" if loader.pin_s is not None else "",
         ready_words(loader),
     ]
 
 
 def making(fetch: Fetch) -> list[str]:
-    """Returns what making its batches took besides time."""
+    """Returns what preparing its batches took besides time."""
     figures = {
         "samples": count(fetch.samples),
         "tensors and arrays of a batch": byte_count(fetch.batch_bytes),
@@ -296,10 +276,10 @@ def making(fetch: Fetch) -> list[str]:
 def distributions(loader: Loader) -> list[Column]:
     """Returns how long each kind of call took: median, tail and longest."""
     series: dict[str, Statistics | None] = {
-        "making an iterator": loader.init_s,
-        "first batch of a pass": loader.first_batch_s,
-        "next(iterator), later ones": loader.wait_s,
-        "making a batch": loader.fetch.wall_s if loader.fetch else None,
+        "creating the iterator": loader.init_s,
+        "first batch": loader.first_batch_s,
+        "later batches": loader.wait_s,
+        "preparing a batch": loader.fetch.wall_s if loader.fetch else None,
     }
     shown = {name: statistics for name, statistics in series.items() if statistics is not None}
     if not shown:
@@ -317,20 +297,20 @@ def distributions(loader: Loader) -> list[Column]:
 
 
 def batch_groups(loader: Loader) -> list[BatchGroup]:
-    """Returns where a batch's time goes: making it, by state and by code, and having it."""
+    """Returns where a batch's time goes: preparation by state and by code, and the wait for it."""
     who = "the training process" if loader.num_workers == 0 else "a worker"
     groups = [BatchGroup("training waits for it", waiting_parts(loader))]
     if loader.fetch is None:
         return groups
     return [
-        BatchGroup(f"made by {who}", making_parts(loader.fetch)),
-        BatchGroup("by whose code", code_parts(loader.fetch)),
+        BatchGroup(f"prepared by {who}", making_parts(loader.fetch)),
+        BatchGroup("by code", code_parts(loader.fetch)),
         *groups,
     ]
 
 
 def worker_columns(loader: Loader) -> list[Column]:
-    """Returns who made the batches, and what they did meanwhile; no column without a figure."""
+    """Returns what each worker did while it prepared batches; no column without a figure."""
     rows = worker_totals(loader.fetch.per_worker) if loader.fetch else []
     if not rows:
         return []
@@ -343,7 +323,7 @@ def worker_columns(loader: Loader) -> list[Column]:
         Column("busy", [_or_none(percent(row.busy_share)) for row in rows]),
         Column("a batch", [_or_none(seconds(row.mean_s)) for row in rows]),
         Column("running", figures("running_s", seconds), dropped=6),
-        Column("queued", figures("runnable_s", seconds), dropped=5),
+        Column("runnable", figures("runnable_s", seconds), dropped=5),
         Column("stopped", figures("throttled_s", seconds), dropped=2),
         Column("I/O", figures("reading_s", seconds), dropped=3),
         Column("asleep", figures("asleep_s", seconds), dropped=4),
@@ -354,7 +334,7 @@ def worker_columns(loader: Loader) -> list[Column]:
 
 
 def slow_sample_columns(fetch: Fetch) -> list[Column]:
-    """Returns the samples that took longest, slowest first; none where all of them are quick."""
+    """Returns the samples that took longest, slowest first; none where all are fast."""
     samples = [sample for sample in fetch.slow_samples if isinstance(sample, Mapping)]
     typical = known(fetch.typical_sample_s)
     took = [known(sample.get("seconds")) for sample in samples]

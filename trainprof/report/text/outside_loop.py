@@ -1,4 +1,4 @@
-"""Start-up and shutdown in words: which of your lines they go to, and which imports."""
+"""Start-up and exit in words: which of your lines they go to, and which imports."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from trainprof.analysis.summary.code import OutsideLine, OutsideLoop
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.units import seconds
 
-# Of the run, on any page and on one without room, and in seconds; less needs no line on the page.
+# Of the run, and in seconds; less needs no line on the page.
 _SHOWN_FROM_SHARE: Final = 0.1
-_ALWAYS_FROM_SHARE: Final = 0.25
 _SHOWN_FROM_S: Final = 1.0
-# Of start-up or shutdown.
+# Of start-up or exit.
 _NAMED_FROM_SHARE: Final = 0.1
 _MOST_FUNCTIONS: Final = 2
 _MOST_PACKAGES: Final = 3
@@ -22,21 +21,17 @@ _MOST_LINES: Final = 3
 _MODULE: Final = "<module>"
 
 
-def outside_words(summary: RunSummary, *, is_brief: bool = False) -> list[tuple[str, list[str]]]:
+def outside_words(summary: RunSummary) -> list[tuple[str, list[str]]]:
     """Returns a label and fragments for each of the two that is much of the run."""
-    least_s = (_ALWAYS_FROM_SHARE if is_brief else _SHOWN_FROM_SHARE) * summary.ledger.wall_s
-    parts = (
-        ("Start-up", "startup", summary.startup),
-        ("Shutdown", "shutdown", summary.shutdown),
-    )
-    said = []
+    parts = (("Start-up", "startup", summary.startup), ("Exit", "shutdown", summary.shutdown))
+    words = []
     for label, key, part in parts:
         spent_s = summary.ledger.seconds.get(key, 0.0)
-        is_much = spent_s >= max(_SHOWN_FROM_S, least_s)
-        words = _places(part, _NAMED_FROM_SHARE * spent_s) if part is not None and is_much else []
-        if words:
-            said.append((label, [f"{seconds(spent_s)}: {words[0]}", *words[1:]]))
-    return said
+        is_much = spent_s >= max(_SHOWN_FROM_S, _SHOWN_FROM_SHARE * summary.ledger.wall_s)
+        places = _places(part, _NAMED_FROM_SHARE * spent_s) if part is not None and is_much else []
+        if places:
+            words.append((label, [f"{seconds(spent_s)}: {places[0]}", *places[1:]]))
+    return words
 
 
 def _places(part: OutsideLoop, least_s: float) -> list[str]:

@@ -10,17 +10,23 @@ from trainprof.analysis.summary.code import HottestLine
 from trainprof.analysis.summary.finding import SYMPTOM, Finding
 from trainprof.analysis.summary.levels import known
 from trainprof.analysis.summary.loader import cost_s
-from trainprof.analysis.summary.run import COMPILE_KEY, COMPUTE_KEYS, LOADER_KEYS
+from trainprof.analysis.summary.run import (
+    BOTTLENECK_KEYS,
+    COMPILE_KEY,
+    COMPUTE_KEYS,
+    LOADER_KEYS,
+)
 from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.report.text.ledger import DEVICE_KEYS, waits_are_merged
 
-# Of a step: a part that takes so much of it is named, whatever is found.
+# Of a step: a part of this share stands on the page, whatever is found.
 LARGE_SHARE: Final = 0.25
-# Forwards that backward computes again: a choice that the reader may have forgotten.
+# Activation checkpointing is a choice that the reader may have forgotten.
 _RECOMPUTED_SHARE: Final = 0.05
 WAITING: Final = "waiting for data"
-COMPUTING: Final = "computing on the device"
-RECOMPUTING: Final = "computing forwards again in backward"
-_DISTRIBUTED: Final = "calls of torch.distributed"
+RECOMPUTING: Final = "recomputing forward"
+PYTHON: Final = "Python in the loop"
+UNKNOWN: Final = "idle or busy: unknown"
 _COMMUNICATION: Final = "communication"
 _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     WAITING: LOADER_KEYS,
@@ -29,34 +35,24 @@ _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "backward": ("backward",),
     RECOMPUTING: ("recompute",),
     "optimizer": ("optimizer", "zero_grad"),
-    "compiling": (COMPILE_KEY,),
-    "python between": ("other",),
-    _DISTRIBUTED: (_COMMUNICATION,),
+    "torch.compile": (COMPILE_KEY,),
+    PYTHON: ("other",),
+    "torch.distributed": (_COMMUNICATION,),
     "garbage collection": ("gc",),
     "copying": ("transfer",),
     "syncs": ("sync", "device_wait"),
     "checkpoints": ("checkpoint",),
 }
+_GPU_WAITS: Final = "waiting for the GPU"
 # What a device idles for: its part, and the ledger keys of the findings that are about it.
 _OF_DEVICE: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "loader_s": (WAITING, LOADER_KEYS),
-    "copy_s": ("copying", ("transfer",)),
-    "sync_s": ("syncs", ("sync", "device_wait")),
-    "host_s": ("python between", ("other", "gc")),
-    "launch_s": ("launching small kernels", COMPUTE_KEYS),
-    "checkpoint_s": ("checkpoints", ("checkpoint",)),
-}
-# Of the headline's bottlenecks.
-BOTTLENECK_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "data": LOADER_KEYS,
-    "transfer": ("transfer",),
-    "compute": (*COMPUTE_KEYS, COMPILE_KEY),
-    "host": ("other", "gc"),
-    "sync": ("sync",),
-    "checkpoint": ("checkpoint",),
-    "evaluation": ("evaluation",),
-    _COMMUNICATION: (_COMMUNICATION,),
-    "startup": ("startup",),
+    "loader_s": ("idle: waiting for data", LOADER_KEYS),
+    "copy_s": ("idle: copying", ("transfer",)),
+    "sync_s": ("idle: around syncs", ("sync", "device_wait")),
+    "host_s": ("idle: Python in the loop", ("other", "gc")),
+    "launch_s": ("idle: between small kernels", COMPUTE_KEYS),
+    "checkpoint_s": ("idle: checkpoints", ("checkpoint",)),
+    "compile_s": ("idle: torch.compile", (COMPILE_KEY,)),
 }
 
 
@@ -88,14 +84,33 @@ class Part:
 def parts_of_step(summary: RunSummary) -> list[Part]:
     """Returns all parts, largest first: of a step, on a device of the time that it has.
 
-    Of a device whose time is not known there is none: the host's own times say little there.
+    [] for a device of unknown time: the host's own times say little there.
     """
     parts = _of_device(summary) if summary.run.is_on_device else _of_step(summary)
     return sorted(parts, key=lambda part: -part.share)
 
 
+def parts_shown(summary: RunSummary) -> list[Part]:
+    """Returns the parts that a page draws, which add up to a step, largest first.
+
+    Of a device of unknown time those of the host, with all that waits for the device as one.
+    """
+    parts = parts_of_step(summary)
+    if parts and summary.run.is_on_device:
+        rest = 1.0 - sum(part.share for part in parts)
+        return [*parts, Part(UNKNOWN, (), rest, parts[0].of)] if rest > 0 else parts
+    if not parts:
+        parts = list(_of_step(summary))
+    if waits_are_merged(summary):
+        merged = [part for part in parts if set(part.keys) <= set(DEVICE_KEYS)]
+        parts = [part for part in parts if part not in merged]
+        share = sum(part.share for part in merged)
+        parts += [Part(_GPU_WAITS, DEVICE_KEYS, share, "a step")] if share > 0 else []
+    return sorted(parts, key=lambda part: -part.share)
+
+
 def without_cause(summary: RunSummary) -> list[Part]:
-    """Returns the large parts that no finding is about, and the headline's whatever its size."""
+    """Returns the large parts without a finding, and the headline's whatever its size."""
     # The cause of a symptom is known, too.
     roots = {finding.id for finding in summary.findings}
     symptoms = (x.finding for x in summary.passed_over if x.why == SYMPTOM and x.root in roots)
@@ -146,42 +161,42 @@ def _of_step(summary: RunSummary) -> Iterator[Part]:
     for name, keys in _PARTS.items():
         share = sum(spent.get(key, 0.0) for key in keys) / whole_s
         if share > 0:
-            yield Part(name, keys, share, "a step", _site(name, summary), _hottest(keys, summary))
+            yield Part(name, keys, share, "a step", _site(keys, summary), _hottest(keys, summary))
 
 
 def _of_device(summary: RunSummary) -> Iterator[Part]:
     """Yields what a device idles for, and of the time that it is surely at work each phase's."""
     device = summary.devices[0] if summary.devices else None
-    if device is None or device.idle_because is None or device.busy_share is None:
+    if device is None or device.idle_because is None or not device.busy_share:
         return
     settled_s = summary.phases.training_s - device.warmup_s
     busy, of = known(device.busy_share[0]) or 0.0, device.time
     for cause, (name, keys) in _OF_DEVICE.items():
         share = known(device.idle_because.get(cause, 0.0) / settled_s) if settled_s > 0 else None
         if share:
-            line = _hottest(keys, summary) if name == WAITING else None
-            yield Part(name, keys, share, of, _site(name, summary), line)
+            line = _hottest(keys, summary) if keys == LOADER_KEYS else None
+            yield Part(name, keys, share, of, _site(keys, summary), line)
     phases = {key: known(device.seconds.get(key)) or 0.0 for key in COMPUTE_KEYS}
     computing_s = sum(phases.values())
     if not computing_s:
-        yield Part(COMPUTING, COMPUTE_KEYS, busy, of)
+        yield Part("busy", COMPUTE_KEYS, busy, of)
     for name, keys in _PARTS.items():
         part_s = sum(phases.get(key, 0.0) for key in keys)
         if part_s > 0:
-            yield Part(f"{name} on the device", keys, busy * part_s / computing_s, of)
+            yield Part(name, keys, busy * part_s / computing_s, of)
 
 
-def _site(name: str, summary: RunSummary) -> str | None:
-    """Returns the line of the loader that is waited for, or of the costliest distributed call."""
-    if name == _DISTRIBUTED:
+def _site(keys: tuple[str, ...], summary: RunSummary) -> str | None:
+    """Returns the line of the loader that is waited for, or of the slowest distributed call."""
+    if keys == (_COMMUNICATION,):
         return summary.collectives[0].site if summary.collectives else None
-    if name != WAITING:
+    if keys != LOADER_KEYS:
         return None
     if summary.verdict.bottleneck == "data":
         return summary.verdict.site
     feeding = [x for x in summary.loaders if x.role == "training" and x.thread == "training"]
-    costliest = max(feeding, key=cost_s, default=None)
-    return None if costliest is None else costliest.site
+    slowest = max(feeding, key=cost_s, default=None)
+    return None if slowest is None else slowest.site
 
 
 def _hottest(keys: tuple[str, ...], summary: RunSummary) -> HottestLine | None:

@@ -51,7 +51,7 @@ def test_the_pace_of_training_is_without_the_evaluation_in_it_alone(
     each = evaluation.seconds / order.count("E")
     assert (evaluation.passes, evaluation.passes_in_training) == (order.count("E"), inside)
     assert evaluation.in_training_s == pytest.approx(inside * each)
-    assert any("without evaluation" in part for part in progress(summary)) is (inside > 0)
+    assert any("without validation" in part for part in progress(summary)) is (inside > 0)
 
 
 @pytest.mark.parametrize(

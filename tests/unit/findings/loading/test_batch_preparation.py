@@ -17,7 +17,7 @@ A_SAMPLER = {"whole_batches": "sampler=sampler"}
 test_sample_by_sample = reports(
     "sample_by_sample",
     {
-        "tensors": row(in_rows(), **ROWS, is_at_most=True, cautions=[]),
+        "tensors": row(in_rows(), **ROWS, is_at_most=True),
         # __getitem__ then gets a list of indices.
         "samples": row(in_rows().having(holds_tensors=False), **ROWS),
         # A list of samples is put into tensors first: they are in memory twice.

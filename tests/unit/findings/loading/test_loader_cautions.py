@@ -32,14 +32,12 @@ LAMBDA = {"unpicklable": ["f (a lambda)"]}
         (0, {"holds_tensors": False}, TWO, 0, 1),
         (0, {"collate_site": "train.py:3"}, TWO, 0, 1),
         (1, {"holds_tensors": False}, TWO, 0, 0),
-        (2, {"holds_tensors": False}, NONE, 0, 2),
+        (2, {"holds_tensors": False}, NONE, 0, 1),
         (0, RNG, TWO, 0, 1),
         (0, RNG, ONE, 0, 1),  # the same again in each epoch
         (0, RNG, {**ONE, **KEPT}, 0, 0),
         (1, RNG, KEPT_TWO, 0, 1),
         (2, RNG, {"num_workers": 3}, 0, 0),  # they do so now
-        (2, {"draws_in_order": False}, KEPT, 0, 1),
-        (2, {"draws_in_order": False, **STREAM}, KEPT, 0, 0),
         # Streams.
         (0, {**STREAM, "shares_samples": True}, TWO, 0, 0),
         (0, {**STREAM, "has_asked_for_worker": True}, TWO, 0, 0),
@@ -53,15 +51,15 @@ LAMBDA = {"unpicklable": ["f (a lambda)"]}
         (2, FILE, {"num_workers": 4}, 0, 0),
         # New interpreters.
         (0, SPAWNED, TWO, 0, 1),
-        (0, {**SPAWNED, "guards_main": True}, TWO, 0, 1),
-        (0, {**SPAWNED, "guards_main": False}, TWO, 1, 1),
+        (0, {**SPAWNED, "guards_main": True}, TWO, 0, 0),
+        (0, {**SPAWNED, "guards_main": False}, TWO, 1, 0),
         (0, {**SPAWNED, **LAMBDA}, TWO, 1, 1),
         (0, {**LAMBDA, "guards_main": False}, TWO, 0, 0),
         (1, SPAWNED, TWO, 0, 0),
         # Datasets that change between epochs.
         (0, LEVEL, TWO, 0, 1),
-        (0, LEVEL, KEPT_TWO, 1, 0),
-        (2, LEVEL, KEPT, 1, 0),
+        (0, LEVEL, KEPT_TWO, 1, 1),
+        (2, LEVEL, KEPT, 1, 1),
         # Batches on a device, overlapping iterations.
         (0, {"touches_device": True}, TWO, 1, 0),
         (1, {"touches_device": True}, TWO, 0, 0),

@@ -1,4 +1,4 @@
-"""Batches that the training process makes itself: workers, or cheaper samples."""
+"""Batches that the training process prepares itself: workers, or cheaper samples."""
 
 from __future__ import annotations
 
@@ -34,6 +34,11 @@ def serial(passes: int = 2, **loader: Any) -> Planted:
     return Planted(**WAITING, passes=passes).having(**loader)
 
 
+def in_steps(planted: Planted, steps: int) -> RunContext:
+    context = case_of(planted)
+    return with_summary(context, training=replace(context.summary.training, steps=steps))
+
+
 def of_class(takes: list[str], *constructors: str) -> Planted:
     """A class of the user's that may not take all that torch's does."""
     call = LoaderCall(ends_at=None, takes=takes, constructors=[*constructors])
@@ -46,7 +51,7 @@ def stream(shards: int) -> Planted:
 
 
 def unsure(*receive_s: float, **loader: Any) -> Planted:
-    """Workers may take as much from training as they give."""
+    """Workers may cost training more than they save."""
     how = {"compute_cores": Interval(1.0, 1.8, 2.0), "receive_s": Interval(0.0, *receive_s)}
     return Planted(fetch_s=0.024, compute_s=0.02, running=1.0, cores=2, **how).having(**loader)
 
@@ -57,7 +62,7 @@ def small(**loader: Any) -> Planted:
 
 
 def crowded(threads: float) -> Planted:
-    """Making a batch and computing with it want both cores: what is lost once is lost for all."""
+    """Preparing a batch and computing with it want both cores."""
     cores = {"cores": 2, "compute_cores": Interval.exactly(threads)}
     planted = Planted(fetch_s=0.15, running=1.0, compute_s=0.04, **cores)
     return planted.having(hot_lines=[hot_line("making batches", 0.7)])
@@ -146,7 +151,8 @@ test_serial_loading = reports(
         # What sleep waits for may give no more to more workers.
         "its own": kept(3, serial(), low=1.0, high=(4.0, 6.0), is_at_most=True, severity="high"),
         "computing": kept(3, COMPUTING, low=(2.5, 4.0), high=(4.0, 6.0), is_at_most=False),
-        "beside evaluation": kept(3, case_of(serial(), parts={"evaluation": 4.0}), is_only=False),
+        "with evaluation": kept(3, case_of(serial(), parts={"evaluation": 4.0}), is_only=False),
+        "several to a step": kept(3, in_steps(serial(), 50), is_only=False),
         "of a Trainer": kept(3, serial(built_by="transformers"), built_by="transformers"),
         "of timm": kept(3, serial(built_by="timm"), built_by="timm"),
         # What a class does not take is given where its constructor calls its base's.
@@ -173,7 +179,7 @@ test_serial_loading = reports(
         "one function is half": row(one_function(0.5), modelled_workers=(1, 9)),
         "two lines": row(small(hot_lines=[TWO]), "data.py:12", **CHEAPER),
         "two lines, at least": row(small(hot_lines=[AT_LEAST]), "data.py:12", **CHEAPER),
-        "two lines, not told apart": row(small(hot_lines=[NOT_APART]), "data.py:12", **CHEAPER),
+        "two lines, which is unknown": row(small(hot_lines=[NOT_APART]), "data.py:12", **CHEAPER),
         "it seems": workers(3, computing(hot_lines=[SEEMS])),
         "a library's dataset": row(seen(LIBRARYS), **CHEAPER),
         "what a library's calls": workers(3, of_library(library_call=ROTATE)),

@@ -39,11 +39,11 @@ EACH: dict[str, Any] = {"receive_per_batch_s": 0.02, "is_at_most": True}
 test_slow_receive = reports(
     "slow_receive",
     {
-        "the training process works": row(receiving(0.019), also=[], **EACH),
+        "the training process works": row(receiving(0.019), **EACH),
         "its collate function": row(receiving(0.019, collate_site="data.py:30"), "data.py:30"),
         "the worker answers late": row(receiving(), **EACH),
         "the worker answers late, of many tensors": row(receiving(tensors=60.0), **EACH),
-        "few tensors, many objects": row(receiving(0.019, tensors=2.0), also=[], **EACH),
+        "few tensors, many objects": row(receiving(0.019, tensors=2.0), **EACH),
         "with state": row(receiving(kind="StatefulDataLoader"), **EACH),
         "small tensors on a loaded machine": row(receiving(0.019, 0.3, True), is_only=False),
     },

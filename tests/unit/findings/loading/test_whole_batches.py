@@ -50,7 +50,7 @@ def test_torch_takes_the_call_for_whole_batches(
     asked = asking(drawn, drop_last)
     says(advice(asked))
     given = {**arguments, "drop_last": drop_last}
-    # torch refuses these beside a sampler.
+    # torch refuses these next to a sampler.
     gone = ["shuffle", "sampler"] + ["drop_last"] * drop_last
     left = {name: value for name, value in given.items() if name not in gone}
     scope = {**vars(torch.utils.data), "dataset": TENSORS, "sampler": range(8), "own": GENERATOR}
@@ -75,7 +75,7 @@ NUMBERS: Any = [(number / 2, True) for number in range(10)]
 )
 def test_samples_that_are_put_into_tensors_give_the_same_batches(dataset: Any) -> None:
     asked = asking("SequentialSampler(dataset)")
-    stacked, _, call = advice(asked, is_stackable=True).partition(", once, then ")
+    stacked, _, call = advice(asked, is_stackable=True).partition(", then ")
     assert call.startswith(f"DataLoader(..., {asked})")
     scope = {**vars(torch.utils.data), "dataset": dataset}
     exec(stacked, scope)

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from support.cases import STEPS, Planted, case_of, healthy, with_run, with_summary
-from support.findings import hot_line, is_silent, reported, reports, row
+from support.findings import finding_of, hot_line, is_silent, reported, reports, row
 
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.summary.code import HotLine
@@ -116,6 +117,21 @@ test_no_python_to_change = is_silent(
         "an unknown line's tiny model": tiny(torch_share=None),
     },
 )
+
+
+@pytest.mark.parametrize("evaluation_s", [0.0, 3.0])
+def test_its_share_is_of_a_step_however_long_the_rest_of_training_takes(
+    evaluation_s: float,
+) -> None:
+    context = healthy(parts={"other": 2.0, "evaluation": evaluation_s})
+    steady = context.summary.training
+    per_step_s = {**(steady.per_step_s or {}), "evaluation": 0.0}
+    context = with_summary(
+        context, training=replace(steady, per_step_s=per_step_s), part_lines=[hot_line("other")]
+    )
+    finding = finding_of("python_in_loop", context)
+    assert finding is not None
+    assert finding.evidence["python_share"] == pytest.approx(0.49, abs=0.005)
 
 
 # -- a library's loop

@@ -14,7 +14,6 @@ from trainprof.report.text.batch_time import (
     BatchPart,
     batch_bars,
     code_parts,
-    folded,
     making_parts,
     waiting_parts,
 )
@@ -85,13 +84,6 @@ def test_training_waits_for_a_batch_in_parts():
 
 def part(name: str, seconds: float, share: float) -> BatchPart:
     return BatchPart(name, name, seconds, share)
-
-
-def test_small_parts_share_a_line_where_they_are_several():
-    big, small, tiny = part("big", 0.95, 0.95), part("small", 0.03, 0.03), part("tiny", 0.02, 0.02)
-    assert folded([big, small], 0.05) == [big, small]
-    assert [each.words for each in folded([big, small, tiny], 0.05)] == ["big", "rest (2 smaller)"]
-    assert folded([big, part("none", 0.0, 0.0)], 0.05) == [big]
 
 
 def test_bars_add_up_as_they_are_printed_each_group_in_its_own_unit():

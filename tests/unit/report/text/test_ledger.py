@@ -12,9 +12,8 @@ from support import summaries
 
 from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.device import Device
-from trainprof.analysis.summary.run import LEDGER_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.report.text.ledger import LedgerTable, ledger_table, waits_are_merged
+from trainprof.report.text.ledger import ledger_table, waits_are_merged
 from trainprof.report.text.units import rounded_parts
 
 parts = st.lists(st.floats(0, 1e5), min_size=1, max_size=20)
@@ -29,44 +28,15 @@ def test_rounded_parts_add_up_and_stay_close(values, decimals):
         assert abs(whole - value * 10**decimals) <= 1
 
 
-def labels_of(summary: RunSummary, **options: Any) -> list[str]:
-    return [row.label for row in ledger_table(summary, **options).rows]
-
-
-@pytest.mark.parametrize("most", range(2, 12))
-def test_no_more_rows_than_asked_for(most):
-    rows = ledger_table(summaries.healthy(), max_rows=most).rows
-    assert len(rows) <= most
-    keys = [key for row in rows for key in row.keys]
-    assert len(keys) == len(set(keys)) == 15
-
-
-@pytest.mark.parametrize("most", range(2, 12))
-def test_a_row_has_the_same_figures_however_many_are_folded(most):
-    def figures(table: LedgerTable) -> dict[str, tuple[str, str, str]]:
-        return {row.label: (row.seconds, row.percent, row.per_step) for row in table.rows}
-
-    # Each ends in half of what is shown: which of them are rounded up is a matter of all.
-    seconds = dict.fromkeys(LEDGER_KEYS, 0.0) | {
-        key: 1.05 + number / 10 for number, key in enumerate(LEDGER_KEYS[:12])
-    }
-    summary = summaries.slow_loader()
-    summary = replace(
-        summary,
-        ledger=replace(summary.ledger, seconds=seconds, wall_s=sum(seconds.values())),
-        training=replace(summary.training, per_step_s={k: s / 100 for k, s in seconds.items()}),
-    )
-    every, some = figures(ledger_table(summary, fold=False)), ledger_table(summary, max_rows=most)
-    shown = figures(some).items()
-    assert all(every[label] == row for label, row in shown if "rest" not in label)
-    assert (some.total.seconds, some.total.percent) == ("19.2", "100.0 %")
+def labels_of(summary: RunSummary) -> list[str]:
+    return [row.label for row in ledger_table(summary).rows]
 
 
 def test_unknown_keys_keep_their_names_and_what_is_no_number_is_left_out():
     summary = summaries.slow_loader()
     odd: Any = {"all_reduce": 9.0, "forward": None, "loss": float("nan")}
     ledger = replace(summary.ledger, seconds={**summary.ledger.seconds, **odd})
-    rows = ledger_table(replace(summary, ledger=ledger), fold=False).rows
+    rows = ledger_table(replace(summary, ledger=ledger)).rows
     labels = [row.label for row in rows if row.seconds != "0.0"]
     assert "all reduce" in labels
     assert "forward" not in labels
@@ -132,14 +102,3 @@ def test_a_loss_that_is_no_module_has_its_line(site, of_it, label):
     lines = {"part_lines": [line], "loss_in_loop_s": of_it * 9.0}
     labels = labels_of(replace(summary, ledger=ledger, **lines))
     assert [x for x in labels if x.startswith("loss")] == [label]
-
-
-def test_the_row_that_the_page_speaks_of_is_not_folded_for_want_of_room():
-    def labels(*spoken_of: str) -> list[str]:
-        return labels_of(summaries.healthy(), max_rows=4, spoken_of=spoken_of)
-
-    plain = labels()
-    assert "optimizer" not in plain
-    # It takes the place of the smallest of the others.
-    assert labels("optimizer") == [*plain[:2], "optimizer", plain[3].replace("smaller", "others")]
-    assert labels("no such part") == plain

@@ -1,4 +1,4 @@
-"""Embedding tables with a dense gradient for the few rows that a batch looks up."""
+"""Records embedding tables with a dense gradient, though a batch needs few rows."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from trainprof.inside.session import Session
 from trainprof.inside.signals import ModuleCall
 from trainprof.record.notes import Note
 
-# Of a window; the first steps of new optimizers open others.
+# Of a window; the first steps of new optimizers open more.
 _STEPS, _MOST_WINDOWS = 16, 3
-# A smaller table costs nothing to speak of.
+# A smaller table costs too little.
 _LARGE_NUMBERS: Final = 100_000
-# Without these, these change only rows that have a gradient.
+# Without these settings, these optimizers change only rows that have a gradient.
 _CHANGES_ALL, _CHANGES_SOME = ("momentum", "weight_decay"), ("SGD", "Adagrad")
-# Of a row of a gradient: a row that was looked up has a number other than 0 among the first ones.
+# Of a gradient's row: a row of the batch has a nonzero number among the first ones.
 _COLUMNS: Final = 4
 # A line that builds a table.
 _BUILT: Final = r"\b{}\b[\"']?\]?\s*[:=].*\bEmbedding(?:\.from_pretrained)?\("
@@ -37,15 +37,15 @@ _BUILT: Final = r"\b{}\b[\"']?\]?\s*[:=].*\bEmbedding(?:\.from_pretrained)?\("
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingTable(Note):
-    """A table that gets a whole gradient.
+    """A table with a dense gradient.
 
     Attributes:
         rows, numbers: Of the table.
-        indices: Of its rows, those that have a gradient at an update: those that were looked up,
-            and all where something else computes with the table.
-        site: The line that builds it, else that calls its model.
-        optimizer: The class of the optimizer that has it.
-        is_plain: That leaves rows without a gradient as they are.
+        indices: Number of its rows with a gradient at an update: those of the batch, or all if
+            something else computes with the table.
+        site: The line that builds it, else the one that calls its model.
+        optimizer: The class of its optimizer.
+        is_plain: The optimizer leaves rows without a gradient unchanged.
     """
 
     rows: int = 0
@@ -58,7 +58,7 @@ class EmbeddingTable(Note):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingTablesNote(Note):
-    """Tables of the models that train, and how many numbers their optimizers change in a step."""
+    """Tables of the models that train, and the count of numbers that a step updates."""
 
     KEY: ClassVar[str] = "embedding_tables"
 
@@ -67,7 +67,7 @@ class EmbeddingTablesNote(Note):
 
 
 class EmbeddingTablesProbe:
-    """Counts the rows of such tables that have a gradient, once after a few updates."""
+    """Counts the rows of tables that have a gradient, once after a few updates."""
 
     name = "embedding_tables"
 
@@ -112,7 +112,7 @@ class EmbeddingTablesProbe:
             for model, site in self._models.values():
                 tables |= self._tables(model(), site, owned)
             numbers = sum(p.numel() for _, parameters in owned for p in parameters.values())
-        if reads_gradients(self._session.sites.is_user_file):  # sparse ones do not take all
+        if reads_gradients(self._session.sites.is_user_file):  # sparse ones lack some methods
             tables = {}
         self._session.note(EmbeddingTablesNote(tuple(tables.values()), numbers))
         self._stop()
@@ -121,7 +121,7 @@ class EmbeddingTablesProbe:
     def _tables(
         self, model: Any, site: int, owned: list[tuple[Any, dict[int, Any]]]
     ) -> dict[int, EmbeddingTable]:
-        """Returns the records of a model's tables, which is called at a site, by weights' ids."""
+        """Returns the records of tables of a model that a site calls, by weights' ids."""
         sites, tables = self._session.sites, dict[int, EmbeddingTable]()
         for name, holder in named_modules_of(model) if model is not None else ():
             weight: Any = holder.__dict__.get("_parameters", {}).get("weight")
@@ -149,7 +149,7 @@ class EmbeddingTablesProbe:
 
 
 def _rows_with_gradient(weight: Any) -> int | None:
-    """Returns how many rows have one; None without a dense one in the host's memory."""
+    """Returns the number of rows with a gradient; None without a dense one in host memory."""
     gradient = weight.grad
     if gradient is None or gradient.is_sparse or gradient.device.type != "cpu":
         return None
@@ -157,7 +157,7 @@ def _rows_with_gradient(weight: Any) -> int | None:
 
 
 def _changes_some(optimizer: Any, weight: Any) -> bool:
-    """Whether an optimizer leaves rows without a gradient as they are, by its settings."""
+    """Whether an optimizer's settings leave rows without a gradient unchanged."""
     if type(optimizer).__qualname__ not in _CHANGES_SOME:
         return False
     own = [g for g in optimizer.param_groups if any(weight is x for x in g["params"])]

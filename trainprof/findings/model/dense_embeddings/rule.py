@@ -1,18 +1,18 @@
-"""Each step goes through all of a table of embeddings, of which a batch looks up a few rows.
+"""Each step updates a whole embedding table, of which a batch needs a few rows.
 
-What it means: backward gives an nn.Embedding a gradient as large as its table, zero but for the
-rows of the batch, and the optimizer changes all of it, with its moments.
+What it means: backward creates a gradient as large as the nn.Embedding's table, zero except in the
+rows of the batch. The optimizer then updates all rows, with their moments.
 
-How it is measured: the optimizer's time, and that of setting gradients back, by the table's share
-of the numbers. Reported are tables of 100,000 numbers and more of which a tenth of the rows at most
-has a gradient at one of the first updates: what looks up other rows, or computes with the whole
-table, gives more of them one. Nothing is reported where gradients are clipped or read, with
+How it is measured: as the time of the optimizer and of zero_grad(), by the table's share of all
+parameters. A table counts from 100,000 numbers on, if at most a tenth of its rows has a gradient in
+one of the first updates. Nothing is reported if gradients are clipped or read, with
 DistributedDataParallel, or on a GPU.
 
-When it is wrong: where the table has to change as a whole (weight decay on all rows).
+When it is wrong: where all rows have to change (weight decay).
 
-What to do: nn.Embedding(..., sparse=True), which SGD without momentum, Adagrad and SparseAdam take,
-and change the rows of the batch alone. SparseAdam is Adam for those: training goes another way.
+What to do: nn.Embedding(..., sparse=True). SGD without momentum, Adagrad and SparseAdam accept its
+gradients and update only the rows of the batch; optimizers with fused=True refuse them. SparseAdam
+leaves the moments of other rows unchanged, so training differs from Adam.
 """
 
 from __future__ import annotations
@@ -20,19 +20,14 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
-from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import plain_finding, python_gain
 from trainprof.findings.model.dense_embeddings.probe import EmbeddingTablesNote
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
-from trainprof.findings.wording import span
 
-# A number of a sparse update takes so much longer than one of a whole one (torch 2.13, two cores).
+# The time of a number in a sparse update, of one in a dense update (torch 2.13, two cores).
 _ROWS_TIMES: Final = 4.0
-_CAUTIONS: Final = (
-    "optimizers with fused=True do not take sparse gradients",
-    "with SparseAdam rows without a gradient keep their moments: compare what training reaches",
-)
+_MOMENTS: Final = "SparseAdam keeps the moments of other rows unchanged: compare the final loss"
 
 
 def find(context: RunContext) -> Finding | None:
@@ -55,16 +50,13 @@ def find(context: RunContext) -> Finding | None:
     first = max(tables, key=lambda table: table.numbers)
     return plain_finding(
         RULE.id,
-        f"each step changes all {first.rows:,} rows of an nn.Embedding, of which "
-        f"it looks up about {first.indices:,}: updates of the rest take {span(spent_s)}, "
-        f"{percent(part)} of training, and backward fills their gradients",
+        f"each step updates all {first.rows:,} rows of an nn.Embedding, but a batch needs "
+        f"{first.indices:,}: {context.of_step(spent_s, 'optimizer', 'zero_grad')}",
         gain,
         site=context.notes.sites.known(first.site),
         advice="nn.Embedding(..., sparse=True)"
-        + (
-            "" if is_plain else ", with torch.optim.SparseAdam for its weight and the rest as it is"
-        ),
-        cautions=[*_CAUTIONS[: 1 if is_plain else 2]],
+        + ("" if is_plain else ", with torch.optim.SparseAdam for its weight"),
+        cautions=[] if is_plain else [_MOMENTS],
         evidence={"update_s": spent_s, "share": part, "looked_up_share": looked_up},
     )
 
@@ -72,12 +64,15 @@ def find(context: RunContext) -> Finding | None:
 RULE: Final = Rule(
     id="dense_embeddings",
     thresholds={
-        "looked_up_share": Threshold(0.1, "of a table's rows, by a step", is_upper=True),
-        "share": Threshold(0.05, "of training: what its update takes"),
+        "looked_up_share": Threshold(0.1, "of a table's rows, in a step", is_upper=True),
+        "share": Threshold(0.05, "of training, in the table's update"),
     },
     find=find,
     explanation=__doc__,
     order=200,
-    traits=RuleTraits(keys=["backward", "optimizer", "zero_grad"]),
+    traits=RuleTraits(
+        keys=["backward", "optimizer", "zero_grad"],
+        action="Use sparse gradients for the embedding",
+    ),
     includes="slow_optimizer",
 )

@@ -19,7 +19,7 @@ from trainprof.record.notes import Note
 
 # One of 8 steps, 24 of those, and of each up to 16 tables that are copied to a device.
 _EVERY, _MOST_STEPS, _MOST_COPIES = 8, 24, 16
-# Others hold no sequences, or take too long.
+# Other tables hold no sequences, or take too long.
 _LEAST_WIDTH, _LEAST_ROWS, _MOST_NUMBERS = 16, 2, 1 << 20
 _TO_A_LENGTH: Final = re.compile(
     r"""padding["']?\s*[=:]\s*["']max_length["']|pad_to_max_length\s*=\s*True"""
@@ -30,16 +30,15 @@ _LEFT_OUT: Final = re.compile(r"\bpack_(?:padded_)?sequence\b|varlen|\bnested_te
 
 @dataclass(frozen=True, slots=True)
 class PaddingNote(Note):
-    """Places in the tables of some steps.
+    """Positions in the tables of some sampled steps, whose number is the first field.
 
     Attributes:
-        looks: Steps that were looked at.
         rows: Sequences.
-        places: In all of them, padding included; `filled` without it.
-        longest: As many as there would be, were each batch as wide as its longest sequence.
-        reading_ns: Of the models that were given such tables; `all_ns`: of all models.
-        sites: The line that asks for one length.
-        is_left_out: The script names what leaves padding out of computing.
+        places: Positions in all of them, padding included; `filled` without it.
+        longest: Their number if each batch were as wide as its longest sequence.
+        reading_ns: Of the models with such tables as input; `all_ns`: of all models.
+        sites: The line that pads to one length.
+        is_left_out: The script names functions that skip padding in computing.
     """
 
     KEY: ClassVar[str] = "padding"
@@ -56,13 +55,13 @@ class PaddingNote(Note):
 
 
 class PaddingProbe:
-    """Counts padding in tables that models are trained on: by their mask, or the pad's number."""
+    """Counts padding in tables that models train on, by their mask or the pad's number."""
 
     name = "padding"
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session, self._plain = torch, session, PlainTensors(torch, session)
-        self._to_list = torch._C.TensorBase.tolist  # the script's is watched
+        self._to_list = torch._C.TensorBase.tolist  # not the patched one
         self._call, self._copy = patcher.guarded(self._meet), patcher.guarded(self._note_copy)
         self._step = patcher.guarded(self._has_stepped)
         self._taken, self._counts, self._texts = 0, Counter[str](), dict[str, Any]()
@@ -127,7 +126,7 @@ class PaddingProbe:
         self._session.count_inspection(began_ns)
 
     def _kept_places(self, call: ModuleCall) -> Any:
-        """Returns where a module's table holds no padding; None where that is not known."""
+        """Returns where a module's table has no padding; None if unknown."""
         plain = [(name, x) for name, x in held_in(call.inputs) if self._plain.is_plain(x)]
         tables = [(name, x) for name, x in plain if self._is_table(x)]
         most = max((x.numel() for _, x in plain if x.is_floating_point()), default=0)
@@ -135,7 +134,7 @@ class PaddingProbe:
         pad = next((index for index in pads if type(index) is int), None)
         is_mask = any(name == "attention_mask" for name, _ in tables)
         table = next((x for name, x in tables if not is_mask or name == "attention_mask"), None)
-        # Of larger tables of fractions (pictures, sounds) most is computed.
+        # With larger float tables (images, audio) most computing is for those.
         if table is None or most > table.numel() or (pad is None and not is_mask):
             return None
         if table.device.type != "cpu":
