@@ -48,7 +48,9 @@ def tune(
     ] = None,
     allow_numerics: Annotated[
         bool,
-        typer.Option("--allow-numerics", help="Also try TF32, autocast and channels_last."),
+        typer.Option(
+            "--allow-numerics", help="Also try settings that change results, such as TF32."
+        ),
     ] = False,
     resume: Annotated[
         str | None,

@@ -283,12 +283,12 @@ def judged(
         return Gate(limit, TRIPPED, f"a {measured_by} takes at least {longer(least)}")
     if most <= limit:
         return Gate(limit, PASSED, f"a {measured_by} takes at most {longer(most)}")
-    why = f"a {measured_by} took {longer(middle)}, 95 % interval {longer(least)} to {longer(most)}"
+    took = f"a {measured_by} took {longer(middle)}"
     # A limit below the noise of single runs does not make a result too noisy.
     resolved = max(limit, LEAST_CHANCE)
     if speedup.verdict == UNKNOWN or (middle > resolved and middle - least > resolved):
-        return Gate(limit, NOT_JUDGED, f"too noisy: {why}", _REPEAT)
-    return Gate(limit, PASSED, f"not certainly slower: {why}")
+        return Gate(limit, NOT_JUDGED, f"{took}, but noise exceeds the limit", _REPEAT)
+    return Gate(limit, PASSED, f"{took}, not certainly over the limit")
 
 
 def longer(share: float) -> str:

@@ -88,7 +88,12 @@ def headline(comparison: Comparison) -> str:
         return f"No visible difference: {takes}."
     if is_probable(speedup.mid, speedup.high):
         return f"OTHER is probably {times}, but {speedup.why_unknown}."
-    return f"No verdict: {takes}, but {speedup.why_unknown}."
+    was = (
+        f"OTHER was {speedup.mid:.3g}x faster"
+        if speedup.mid >= 1
+        else f"a {per} took {longer(middle)}"
+    )
+    return f"No verdict: {was}, but {speedup.why_unknown}."
 
 
 def gate_line(comparison: Comparison, gate: Gate) -> str:
@@ -110,7 +115,8 @@ def remarks(comparison: Comparison) -> list[tuple[str, str]]:
     """Returns labels and sentences: what changed, notes, and the base of the interval."""
     changed = "; ".join(comparison.of_kind(SETTING))
     listed = [("Changed", changed)] if changed else []
-    noise = noise_of(comparison)
+    # The headline of an unknown verdict names the noise.
+    noise = None if comparison.verdict == UNKNOWN else noise_of(comparison)
     notes = [*(() if noise is None else (noise,)), *comparison.of_kind(REMARK)]
     return [*listed, *(("Note", note) for note in notes)]
 
