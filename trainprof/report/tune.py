@@ -54,7 +54,7 @@ _HARDLY: Final = 1.03
 # unless its interval reaches beyond this.
 _MAY_BE_MORE: Final = 1.2
 _DISTURBED: Final = 0.05
-_LEAST_PROBABLE: Final = 1.03
+_LEAST_UNCLEAR: Final = 1.03
 _UNDECIDED: Final = 1.25  # ratio of the ends of an interval
 _OTHER_LOSSES: Final = (
     "losses differ from the baseline{}. Expected with random augmentation or sharded streams; "
@@ -122,10 +122,16 @@ def result_word(row: TrialSummary) -> str:
     if row.outcome != OK:
         return row.outcome
     word = "" if row.name in (BASELINE, LOADER_ALONE) else VERDICT_WORDS[row.verdict]
-    speed, is_open = row.speedup, row.verdict == NO_VISIBLE_DIFFERENCE
-    if is_open and speed and speed.low and speed.high and speed.high > _UNDECIDED * speed.low:
-        word = "unclear"
+    word = "unclear" if word and _is_unclear(row) else word
     return f"{word} (cut)".strip() if row.was_cut else word
+
+
+def _is_unclear(row: TrialSummary) -> bool:
+    """Whether a difference that matters may hide in the noise."""
+    speed = row.speedup
+    if row.verdict != NO_VISIBLE_DIFFERENCE or not speed or not speed.low or not speed.high:
+        return False
+    return speed.high > _UNDECIDED * speed.low
 
 
 def _has_checked_forecast(row: TrialSummary) -> bool:
@@ -154,10 +160,9 @@ def headline(summary: RunSummary) -> str:
         return f"{times(refused.speedup.mid)} faster with {refused.name}, but not recommended."
     tried = [row for row in summary.trials if row.overrides]
     measured = [row for row in tried if row.outcome == OK and row.speedup is not None]
-    probable = _probable(measured)
-    if probable is not None and probable.speedup is not None:
-        gain = f"{times(probable.speedup.mid)} faster with {probable.name}"
-        return f"Probably {gain}, but the noise is too large to be sure."
+    unclear = _fastest_unclear(measured)
+    if unclear is not None:
+        return unclear
     if summary.tuning is not None and summary.tuning.ended_by in _UNTIL:
         until = _UNTIL[summary.tuning.ended_by]
         verb = "was faster" if measured else "could be measured" if tried else "was tried"
@@ -169,21 +174,23 @@ def headline(summary: RunSummary) -> str:
     return f"No setting is visibly faster than the baseline ({len(measured)} measured)."
 
 
-def _probable(rows: list[TrialSummary]) -> TrialSummary | None:
-    """Returns the fastest setting that is probably faster, None if chance explains all."""
-    probable = [
-        (row.speedup.mid, row)
+def _fastest_unclear(rows: list[TrialSummary]) -> str | None:
+    """Returns the sentence of the fastest setting whose gain may be noise, None without any."""
+    speeds = [
+        (row.speedup.mid, row.speedup.high or math.inf, row.name)
         for row in rows
-        if row.speedup is not None and row.speedup.high is not None and not row.against
-        if row.verdict not in (FASTER, SLOWER)
-        if is_probable(row.speedup.mid, row.speedup.high)
+        if row.speedup is not None and _is_unclear(row) and not row.against
     ]
-    return max(probable, key=lambda pair: pair[0])[1] if probable else None
+    mid, high, name = max(speeds, default=(1.0, 1.0, ""))
+    if mid < _LEAST_UNCLEAR:
+        return None
+    word = "Probably" if is_probable(mid, high) else "Unclear:"
+    return f"{word} {times(mid)} faster with {name}, but the noise is too large to be sure."
 
 
 def is_probable(mid: float, high: float) -> bool:
     """Whether a speedup is probable (84 %): at least half its interval's width, in logarithms."""
-    return mid >= _LEAST_PROBABLE and math.log(mid) >= math.log(high / mid) / 2
+    return mid > 1 and math.log(mid) >= math.log(high / mid) / 2
 
 
 def _fastest_refused(rows: list[TrialSummary]) -> TrialSummary | None:

@@ -101,6 +101,7 @@ def test_what_is_said_of_the_search(gallery):
             "none tried": tune.headline(ended(FINISHED, tried=0)),
             "one refused": tune.headline(ended(FINISHED, against=["x"], verdict="faster")),
             "probably": tune.headline(ended(BUDGET, speedup=Times(0.9, 3.0, 9.0))),
+            "unclear": tune.headline(ended(BUDGET, speedup=Times(0.4, 2.2, 12.0))),
             "out of time": tune.headline(ended(BUDGET)),
             "out of time, both failed": tune.headline(ended(BUDGET, failing=2)),
             "out of time, none tried": tune.headline(ended(BUDGET, tried=0)),
