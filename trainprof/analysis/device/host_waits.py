@@ -157,7 +157,7 @@ def transfers(events: Events, sites: Sites, overlap: Overlap | None) -> list[Tra
                 pinned_share=float(((rows.flags & TransferFlag.PINNED) > 0).mean()),
                 non_blocking_share=float(((rows.flags & TransferFlag.NON_BLOCKING) > 0).mean()),
                 by_library_share=float(((rows.flags & TransferFlag.BY_LIBRARY) > 0).mean()),
-                is_made_there=bool((rows.flags & TransferFlag.MADE_THERE).any()),
+                is_made_there=bool((rows.flags & TransferFlag.CREATED_IN_LINE).any()),
             )
             lines.append(line if timed is None else timed.added_to(line, index, rows))
     return sorted(
@@ -202,7 +202,7 @@ def _in_loop(timeline: Timeline) -> Bool:
     return inside
 
 
-def dearest_in_training(
+def costliest_in_training(
     rows: Sequence[_Row], cost_s: Callable[[_Row], float] | None = None
 ) -> tuple[_Row | None, bool]:
     """Returns the line that cost training most, in idle time by default, and whether others did."""
@@ -286,7 +286,7 @@ def sync_points(
                 held_back_s=None if held is None else held.seconds(call_keys[held.index] == key),
             )
         points.append(point)
-    return sorted(points, key=SyncPoint.dearest_first)
+    return sorted(points, key=SyncPoint.costliest_first)
 
 
 def emptied_caches(
