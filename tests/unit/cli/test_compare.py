@@ -115,7 +115,7 @@ def test_a_run_of_which_nothing_is_left_is_refused(runs, capsys):
         log.write_bytes(b"\0" * 100)
     assert run_command(["compare", "a1", "b1"]) == 2
     message, hint = capsys.readouterr().err.splitlines()
-    assert message.startswith("trainprof: b1 has nothing to compare: no event was recorded")
+    assert message.startswith("trainprof: b1 has nothing to compare: no event")
     assert hint == "hint: see what there is: trainprof report b1"
 
 
