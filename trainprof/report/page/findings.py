@@ -85,7 +85,8 @@ def _block(number: int, finding: Finding, page: Page, summary: RunSummary) -> li
     lines = page.beside(head, page.text(gain_words(finding), _GAIN), _INDENT)
     lines += _change(finding, page)
     if finding.costliest:
-        lines += page.paragraph(finding.costliest, indent=_INDENT)
+        costliest = sentence(finding.costliest).removesuffix(".")
+        lines += page.paragraph(costliest, indent=_INDENT)
     if finding.flag:
         words = f"Your script has a flag for this: {finding.flag}"
         lines += page.paragraph(words, indent=_INDENT)
