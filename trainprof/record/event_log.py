@@ -83,7 +83,7 @@ class EventLog:
         self.path: str | None = None
         self.is_open = False
         self.emit, self.emit_of, self._write_bytes, *acts = writer_of(self)
-        self.begin_end, self.trim, self._start_over = acts
+        self.begin_end, self.trim, self._reset = acts
 
     @property
     def run_directory(self) -> str:
@@ -113,7 +113,7 @@ class EventLog:
                 topic, text = self.texts[number]
                 self.write_text(topic, number, text)
 
-    def without_text(self) -> int:
+    def new_id(self) -> int:
         """Returns an unused id for something without a text."""
         return self._next_id()
 
@@ -145,7 +145,7 @@ class EventLog:
         self.path = None
         self.is_open = False
         self.unwritten.update(self._by_reference)
-        self._start_over()
+        self._reset()
 
     def write_text(self, topic: Topic, number: int, text: str) -> None:
         """Writes a text under its id, secrets masked, split over TEXT records."""
@@ -283,7 +283,7 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
     ) -> None:
         try:
             if stopped:
-                go_on(buffer, 0)  # later records take the fast path until the buffer is full
+                use_buffer(buffer, 0)  # later records take the fast path until the buffer is full
                 return
             thread = threads.get(get_ident())
             if thread is None:
@@ -378,7 +378,7 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
             return
         release()
         chunk, size = fresh, size + fresh.size
-        go_on(fresh.buffer, first + RECORD_BYTES)
+        use_buffer(fresh.buffer, first + RECORD_BYTES)
         if header is not None:
             write_known_texts()
 
@@ -393,7 +393,7 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
         stopped = reason or -1
         late.clear()
         release()
-        go_on(bytearray(_UNRECORDED_BYTES), 0)
+        use_buffer(bytearray(_UNRECORDED_BYTES), 0)
         # An existing file is not ours to write into. The first stop's reason is kept.
         if not isinstance(error, FileExistsError) and not end_of_end:
             _note_stop(log.path, header, reason)
@@ -409,7 +409,7 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
         is_ending = True
         if stopped in (Stop.LARGE, Stop.LITTLE_ROOM):
             end_of_end = size + END_BYTES
-            go_on(bytearray(), 0)
+            use_buffer(bytearray(), 0)
             stopped = 0
 
     def trim() -> None:
@@ -418,7 +418,7 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
             return
         try:
             # Threads that still hold the buffer write before this offset.
-            used = min(leave(), chunk.size)
+            used = min(drop_buffer(), chunk.size)
             if log.path is not None and chunk.is_cut(log.path, used):
                 size = chunk.offset + chunk.size
             release()
@@ -426,7 +426,7 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
             growing.release()
         write_late()
 
-    def leave() -> int:
+    def drop_buffer() -> int:
         """Drops the buffer, so that the next record grows the log; returns where records ended."""
         nonlocal buffer, offset
         nothing = bytearray()
@@ -441,7 +441,7 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
         for kind, start, end, value in log.preamble:
             emit_slowly(kind, start, end, 0, value, 0)
 
-    def start_over() -> None:
+    def reset() -> None:
         nonlocal size, stopped, is_ending, end_of_end, growing, placing, next_thread, first_thread
         release()
         size, stopped, is_ending, end_of_end = 0, 0, False, 0
@@ -450,32 +450,32 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
         threads.clear()
         first_thread = 0
         late.clear()
-        go_on(bytearray(), 0)
+        use_buffer(bytearray(), 0)
 
-    def go_on(room: _Room, first: int) -> None:
+    def use_buffer(room: _Room, first: int) -> None:
         nonlocal buffer, offset
         before = buffer  # freed after both are set
         buffer, offset = room, first
         del before
 
     if getattr(sys, "_is_gil_enabled", lambda: True)():
-        return emit, emit_of, write_bytes, begin_end, trim, start_over
-    unlocked_take, unlocked_go_on, unlocked_leave = take, go_on, leave
+        return emit, emit_of, write_bytes, begin_end, trim, reset
+    unlocked_take, unlocked_use_buffer, unlocked_drop_buffer = take, use_buffer, drop_buffer
 
     def take_locked() -> tuple[_Room, int]:
         with placing:
             return unlocked_take()
 
-    def go_on_locked(room: _Room, first: int) -> None:
+    def use_buffer_locked(room: _Room, first: int) -> None:
         with placing:
-            unlocked_go_on(room, first)
+            unlocked_use_buffer(room, first)
 
-    def leave_locked() -> int:
+    def drop_buffer_locked() -> int:
         with placing:
-            return unlocked_leave()
+            return unlocked_drop_buffer()
 
-    take, go_on, leave = take_locked, go_on_locked, leave_locked
-    return emit_slowly, emit_of, write_bytes, begin_end, trim, start_over
+    take, use_buffer, drop_buffer = take_locked, use_buffer_locked, drop_buffer_locked
+    return emit_slowly, emit_of, write_bytes, begin_end, trim, reset
 
 
 def _note_stop(path: str | None, header: bytes | None, reason: int) -> None:

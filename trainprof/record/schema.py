@@ -129,7 +129,7 @@ class Kind(IntEnum):
     # Cumulative, the last record of a line counts: site = function id, flags and thread = high and
     # low bits of the line number; end - start = total time; value = hits.
     LINE = 80  # 81 was for C code in lines, in older runs
-    LOADER_PASS = 82  # an epoch begins; site = loader id, value = stack of its consumer, or 0
+    LOADER_EPOCH = 82  # an epoch begins; site = loader id, value = stack of its consumer, or 0
     # `start`: after its closure, an optimizer's step begins to change parameters
     UPDATE_BEGINS = 83  # 84 was for other threads at work, in older runs
     # One figure of a device's allocator, read between two phases at `start`; reading took
@@ -244,7 +244,7 @@ class TransferFlag(IntEnum):
     PINNED = 8
     NON_BLOCKING = 16
     BY_LIBRARY = 32  # the user's code did not call the tensor's method itself
-    MADE_THERE = 64  # a torch function creates the tensor in the text of the same line
+    CREATED_IN_LINE = 64  # a torch function creates the tensor in the text of the same line
 
 
 class ForwardFlag(IntEnum):

@@ -101,7 +101,7 @@ class GpuReader:
         self._devices: list[GpuDevice] = []
 
     @property
-    def hangs_in(self) -> str | None:
+    def hanging_call(self) -> str | None:
         """The call that has not returned, in words, else None."""
         return self._calls.under_way
 

@@ -75,8 +75,8 @@ class Sampler:
     def not_observed(self) -> dict[str, str]:
         """Reasons why sampling stopped: {"gpus": "NVML: ...", "host": "host.jsonl: ..."}."""
         reasons = {x.name: x.ended for x in self._streams if x.ended is not None}
-        hangs_in = self._gpus.hangs_in if self._is_stopped else None
-        return reasons if hangs_in is None else {**reasons, "gpus": hangs_in}
+        hanging_call = self._gpus.hanging_call if self._is_stopped else None
+        return reasons if hanging_call is None else {**reasons, "gpus": hanging_call}
 
     @property
     def is_alive(self) -> bool:

@@ -123,10 +123,10 @@ class DeviceMemoryProbe:
                 self._reader, self._kind, self._due_ns = reader, kind, 0
                 return True
         if kinds:
-            self._cannot(f"torch has no memory statistics for {kinds[0]} devices")
+            self._report_unavailable(f"torch has no memory statistics for {kinds[0]} devices")
         return False
 
-    def _cannot(self, reason: str) -> None:
+    def _report_unavailable(self, reason: str) -> None:
         self._session.log.note(Topic.ENVIRONMENT, {"no_device_memory": reason})
         self._due_ns = _NEVER
 
@@ -143,10 +143,10 @@ class DeviceMemoryProbe:
                     figures |= {} if limit is None else {MemoryFigure.LIMIT: limit}
             except (RuntimeError, NotImplementedError) as error:  # a custom allocator
                 why = str(error).strip().partition("\n")[0] or type(error).__name__
-                self._cannot(f"the allocator has no statistics: {why}")
+                self._report_unavailable(f"the allocator has no statistics: {why}")
                 break
             if MemoryFigure.ALLOCATED not in figures:
-                self._cannot(f"torch has no memory statistics for {self._kind} devices")
+                self._report_unavailable(f"torch has no memory statistics for {self._kind} devices")
                 break
             end = at + now() - start
             if known is None:

@@ -68,12 +68,12 @@ class Limit:
         started = options.get("spawned_ns") or now()
         self._started_ns = started
         self._deadline_ns = None if seconds is None else started + int(seconds * 1e9)
-        self._enough: EnoughTime | None = None
+        self._enough: TrialDeadline | None = None
         trial = options.get("trial") or {}
         enough_s = trial.get("enough_s")
         if enough_s is not None and self._deadline_ns is not None:
             enough_steps = trial.get("enough_steps", 1)
-            self._enough = EnoughTime(started, self._deadline_ns, enough_s, enough_steps)
+            self._enough = TrialDeadline(started, self._deadline_ns, enough_s, enough_steps)
         self._last_step: LastStep | None = None
         self._count = StepCount()
         armed = self._max_steps is not None or self._deadline_ns is not None
@@ -154,7 +154,7 @@ def can_end() -> bool:
     return threading.current_thread() is threading.main_thread() and not is_loader_worker()
 
 
-class EnoughTime:
+class TrialDeadline:
     """The deadline of a trial; its methods return it in ns.
 
     `enough_s` is the least time (in all, since the first step) in s. Without a step the former

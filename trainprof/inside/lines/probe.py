@@ -96,7 +96,7 @@ class Lines:
         is_library = spec.origin is not None and not self._is_users(spec.origin, spec.name)
         return self.profile.paused() if is_library and self.profile.is_on() else None
 
-    def reach_into(self, runpy: ModuleType) -> None:
+    def define_in_children(self, runpy: ModuleType) -> None:
         """Defines `profile` in the script that a spawned or forkserver child imports."""
         if not _is_child_of_multiprocessing():
             return
@@ -257,7 +257,7 @@ class Lines:
             self.profile.enable_by_count()
 
     def _write(self) -> None:
-        self.profile.notice()
+        self.profile.check_tracer()
         self._record.write(self.profile)
 
     def _finish(self) -> None:

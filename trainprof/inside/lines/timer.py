@@ -111,7 +111,7 @@ class LineTimer(LineProfiler):
     def enable_by_count(self) -> None:
         if self.is_off:
             return
-        if self._tracing.is_somebody_elses():
+        if self._tracing.is_foreign():
             self._stand_down()
             return
         self._tracing.hide()
@@ -140,7 +140,7 @@ class LineTimer(LineProfiler):
             self.enable_count = 1
             self.disable_by_count()
 
-    def notice(self) -> None:
+    def check_tracer(self) -> None:
         if self.enable_count and not self.is_off and self._tracing.is_lost():
             self._stand_down()
 
@@ -277,7 +277,7 @@ class _Tracing:
         self._get, self._set = sys.gettrace, sys.settrace
         self._is_hidden = False
 
-    def is_somebody_elses(self) -> bool:
+    def is_foreign(self) -> bool:
         tracer = None if USES_MONITORING else self._get()
         return tracer is not None and not _is_line_profilers(tracer)
 

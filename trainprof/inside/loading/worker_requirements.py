@@ -55,7 +55,7 @@ _SENT: Final = ("dataset", "collate_fn", "worker_init_fn")
 _LOCKS: Final = ("lock", "RLock")
 # Methods by which a dataset uses its parts: another dataset, a transform, a module.
 _CALLED: Final = ("__getitem__", "__iter__", "__call__", "forward")
-_PICKLED_ITS_WAY: Final = ("__reduce__", "__reduce_ex__", "__getstate__")
+_PICKLING_METHODS: Final = ("__reduce__", "__reduce_ex__", "__getstate__")
 
 
 def open_files(dataset: Any) -> list[str]:
@@ -122,20 +122,20 @@ def is_on_device(batch: Any, tensor: Any) -> bool:
 def unpicklable(loader: Any) -> list[str]:
     """Returns the parts of a loader that cannot be pickled for a worker that is not forked."""
 
-    def goes_into(thing: Any) -> bool:
-        return _why_not(thing) is None and not _says_how(type(thing))
+    def enters(thing: Any) -> bool:
+        return _unpicklable_kind(thing) is None and not _has_own_pickling(type(thing))
 
     names = (
         f"{name} ({why})"
         for root in _SENT
-        for name, thing in _walk(root, getattr(loader, root, None), _MAX_DEPTH, goes_into)
-        if (why := _why_not(thing)) is not None
+        for name, thing in _walk(root, getattr(loader, root, None), _MAX_DEPTH, enters)
+        if (why := _unpicklable_kind(thing)) is not None
     )
     return list(itertools.islice(names, _MOST_NAMED))
 
 
 def _walk(
-    name: str, thing: Any, depth: int, goes_into: Callable[[Any], bool]
+    name: str, thing: Any, depth: int, enters: Callable[[Any], bool]
 ) -> Iterator[tuple[str, Any]]:
     """Yields (name, object) for an object and its parts, each once, breadth first."""
     seen: set[int] = set()
@@ -146,15 +146,15 @@ def _walk(
             continue
         seen.add(id(thing))
         yield name, thing
-        if depth > 0 and goes_into(thing):
+        if depth > 0 and enters(thing):
             waiting += [(part, inner, depth - 1) for part, inner in parts_of(name, thing)]
 
 
-def _why_not(thing: Any) -> str | None:
+def _unpicklable_kind(thing: Any) -> str | None:
     """Returns what an object is if it cannot be pickled, else None."""
     kind = type(thing)
     if kind is FunctionType:
-        return _why_not_by_name(thing.__qualname__, "function")
+        return _unpicklable_by_name(thing.__qualname__, "function")
     if _is_open(kind):
         return f"an open {kind.__name__}"
     if kind is GeneratorType or kind is ModuleType:
@@ -162,11 +162,11 @@ def _why_not(thing: Any) -> str | None:
     if kind.__module__ == "_thread" and kind.__name__ in _LOCKS:
         return "a lock"
     if issubclass(kind, type):
-        return _why_not_by_name(thing.__qualname__, "class")
-    return None if _says_how(kind) else _why_not_by_name(kind.__qualname__, "class")
+        return _unpicklable_by_name(thing.__qualname__, "class")
+    return None if _has_own_pickling(kind) else _unpicklable_by_name(kind.__qualname__, "class")
 
 
-def _why_not_by_name(name: str, what: str) -> str | None:
+def _unpicklable_by_name(name: str, what: str) -> str | None:
     if name.rpartition(".")[2] == "<lambda>":
         return "a lambda"
     return f"a local {what}" if "<locals>" in name else None
@@ -186,7 +186,7 @@ def parts_of(name: str, thing: Any) -> list[tuple[str, Any]]:
     return [(f"{name}.{held}".lstrip("."), value) for held, value in attributes_of(thing)]
 
 
-def _says_how(kind: type) -> bool:
+def _has_own_pickling(kind: type) -> bool:
     """Returns whether a class defines how its objects are pickled."""
     if kind is functools.partial:  # pickled with its parts
         return False
@@ -196,7 +196,7 @@ def _says_how(kind: type) -> bool:
         name in vars(base)
         for base in kind.__mro__
         if base is not object
-        for name in _PICKLED_ITS_WAY
+        for name in _PICKLING_METHODS
     )
 
 

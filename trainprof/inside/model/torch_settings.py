@@ -55,7 +55,7 @@ _ALLOTTED: Final = ("SLURM_CPUS_PER_TASK", "NSLOTS", "LSB_DJOB_NUMPROC", "PBS_NC
 _WORKER: Final = "torch.utils.data._utils.worker"
 _LIGHTNING: Final = ("lightning.pytorch", "pytorch_lightning")
 # A step that uses these names delegates its update, at least in part.
-_HANDS_ON: Final = frozenset(("super", "step"))
+_DELEGATES: Final = frozenset(("super", "step"))
 _NOWHERE: Final = Birthplace(0)
 # Keys of a parameter group that are not settings.
 _OF_PARAMETERS: Final = ("params", "param_names")
@@ -265,7 +265,7 @@ class TorchSettingsProbe:
         if type(step) is not FunctionType or not sites.is_user_code(step.__code__):
             return None
         names = step.__code__.co_names
-        if _HANDS_ON.intersection(names) or any("_foreach_" in name for name in names):
+        if _DELEGATES.intersection(names) or any("_foreach_" in name for name in names):
             return None
         return sites.beginning_of(step.__code__)
 

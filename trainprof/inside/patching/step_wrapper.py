@@ -22,22 +22,22 @@ from trainprof.inside.patching.patcher import (
 
 _HOOKED: Final = "hooked"
 _AROUND: Final = "around"
-# State of a StepAround unpickled elsewhere: hands_on() creates an object, which is true.
-_ARRIVES_WITH: Final = {"hands_on": object}
+# State of a StepAround unpickled elsewhere: passes_through() creates an object, which is true.
+_PICKLED_STATE: Final = {"passes_through": object}
 Run = Callable[[Wrapped, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class StepAround:
     """What wrapped steps do in this process."""
 
-    __slots__ = ("hands_on", "hide_frame", "run")
+    __slots__ = ("hide_frame", "passes_through", "run")
 
-    def __init__(self, hands_on: Callable[[], bool], run: Run) -> None:
+    def __init__(self, passes_through: Callable[[], bool], run: Run) -> None:
         # As attributes: a pickled step must not refer to our modules.
-        self.hands_on, self.run, self.hide_frame = hands_on, run, hide_our_frame
+        self.passes_through, self.run, self.hide_frame = passes_through, run, hide_our_frame
 
     def __reduce__(self) -> Any:
-        return SimpleNamespace, (), _ARRIVES_WITH
+        return SimpleNamespace, (), _PICKLED_STATE
 
 
 class StepHook:
@@ -57,7 +57,7 @@ def step_around(hooked: Any, around: StepAround) -> Wrapped:
     """Returns a wrapper of `hooked`, torch's wrapper of a `step`."""
 
     def step(*args: Any, **kwargs: Any) -> Any:
-        if around.hands_on():
+        if around.passes_through():
             return hooked(*args, **kwargs)
         try:
             return around.run(hooked, args, kwargs)
@@ -84,7 +84,7 @@ def hooked_in(step: Any, around: StepAround) -> Any:
 def hooked_elsewhere(step: Any) -> Any:
     """Returns torch's wrapper in a `step` unpickled from another process, else None."""
     held = _held(step)
-    if held and type(held[_AROUND]) is SimpleNamespace and vars(held[_AROUND]) == _ARRIVES_WITH:
+    if held and type(held[_AROUND]) is SimpleNamespace and vars(held[_AROUND]) == _PICKLED_STATE:
         return held[_HOOKED]
     return None
 

@@ -14,13 +14,13 @@ _LARGEST_BYTES: Final = 1 << 20
 _MOST_FILES: Final = 500
 
 
-def any_text(is_user_file: Callable[[str], bool], is_it: Callable[[str], bool]) -> bool:
-    """Returns whether `is_it` is true for a user file; True too if one cannot be read."""
+def any_text(is_user_file: Callable[[str], bool], matches: Callable[[str], bool]) -> bool:
+    """Returns whether `matches` is true for a user file; True too if one cannot be read."""
     own = _paths(is_user_file)
     if len(own) > _MOST_FILES:
         return True
     texts = (text_of(path) for path in own)
-    return any(text is None or is_it(text) for text in texts)
+    return any(text is None or matches(text) for text in texts)
 
 
 def lines_with(

@@ -38,7 +38,7 @@ class OwnThread:
 
     def __init__(self, run: Callable[[Any], None]) -> None:
         self._run = run
-        self._goes_on = False
+        self._restarts = False
         self._stop: Any = None
         self._has_ended: Any = None
 
@@ -59,12 +59,12 @@ class OwnThread:
         stop.release()
         has_ended.acquire(True, _PATIENCE_S)
 
-    def end_to_fork(self) -> None:
-        self._goes_on = self._stop is not None
+    def end_before_fork(self) -> None:
+        self._restarts = self._stop is not None
         self.end()
 
-    def go_on(self) -> None:
-        if self._goes_on:
+    def restart_after_fork(self) -> None:
+        if self._restarts:
             self.begin()
 
     def forget(self) -> None:
@@ -79,7 +79,7 @@ class OwnThread:
             has_ended.release()
 
 
-def why_not_here() -> str | None:
+def why_unsupported() -> str | None:
     """Returns why stacks can't be sampled in this process, None if they can."""
     if sys.implementation.name != "cpython":
         return f"stack sampling does not support {sys.implementation.name}"
@@ -116,7 +116,7 @@ def collect_again() -> None:
     _is_off = False
 
 
-def times_waited() -> Callable[[], int]:
+def voluntary_switches() -> Callable[[], int]:
     """Returns a function for its thread's voluntary context switches; ImportError without."""
     from trainprof.inside.process.usage import RUSAGE_THREAD, getrusage
 
@@ -136,7 +136,7 @@ def core_times(thread: int | None = None) -> Callable[[], tuple[int, int] | None
     return read_times
 
 
-def has_a_core(thread: int) -> Callable[[], bool]:
+def is_runnable(thread: int) -> Callable[[], bool]:
     """Returns a function that tests whether a thread is running or waiting for a core."""
     read = _reader(f"/proc/self/task/{thread}/stat")
     # The state follows the name in parentheses, which may contain parentheses.

@@ -69,12 +69,12 @@ class FetchProbe:
     def _make_fetch(self, patcher: Patcher, takes_indices: bool, original: Wrapped) -> Wrapped:
         emit, now = self._session.emit, self._session.now
         meter, slow = self._meter, self._slow
-        begin_with, begin_usage = partial(self._begin_with, patcher, takes_indices), meter.begin
+        prepare, begin_usage = partial(self._prepare, patcher, takes_indices), meter.begin
         record_details = patcher.guarded(self._record_details)
 
         def fetch(self: Any, possibly_batched_index: Any) -> Any:
             asked = possibly_batched_index
-            kept: _Fetcher = getattr(self, "_trainprof", None) or begin_with(self)
+            kept: _Fetcher = getattr(self, "_trainprof", None) or prepare(self)
             kept.collate_began_ns = 0
             count = len(asked) if type(asked) is list else 1
             # The path of most fast fetches: torch has evicted everything else from the CPU caches.
@@ -124,7 +124,7 @@ class FetchProbe:
 
         return fetch
 
-    def _begin_with(self, patcher: Patcher, takes_indices: bool, fetcher: Any) -> _Fetcher:
+    def _prepare(self, patcher: Patcher, takes_indices: bool, fetcher: Any) -> _Fetcher:
         """Prepares a fetcher at its first fetch."""
         session, now = self._session, self._session.now
         session.on_thread()
@@ -260,13 +260,13 @@ class SlowSamples:
         return stamped
 
     def are_worth_stamps(self, ns: int = 0, samples: int = 0) -> bool:
-        """Adds what a fetch took without collating; False where a sample takes too little."""
+        """Adds a fetch's time without collate; returns whether samples are worth stamps."""
         self._took_ns += ns
         self._samples += samples
         return self._kept > 0 and self._took_ns >= self._samples * SHORT_SAMPLE_NS
 
     def record(self, indices: StampedIndices, end: int, site: int) -> None:
-        """Records those of a batch whose last sample was done at `end`; `site` is its loader's."""
+        """Records a batch's slow samples; the last ended at `end`, `site` is its loader's id."""
         last = end / self._unit_ns
         stamps, slowest = indices.stamps(last), self._slowest
         if not stamps:

@@ -104,10 +104,10 @@ class UsageMeter:
         self._emit = emit
         self._throttle = None if throttle_file is None else _KeptFile(throttle_file)
         self._reports_reading = _read(_DELAY_ACCOUNTING_FILE).strip() == b"1"
-        self._start_over()
-        os.register_at_fork(after_in_child=self._start_over)
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
 
-    def _start_over(self) -> None:
+    def _reset(self) -> None:
         """Resets what a fork inherits, which is of the parent's threads."""
         self._files: dict[int, _KeptFile] = {}
         self._waited_ns: dict[int, tuple[int, int, int]] = {}

@@ -54,10 +54,10 @@ class FindSyncsProbe:
             return
         self._torch, self._patcher, self._session = torch, patcher, session
         if session.accelerator is None:
-            self._cannot("this torch supports no device but the CPU")
+            self._report_unavailable("this torch supports no device but the CPU")
             return
         if getattr(sys.flags, "context_aware_warnings", 0):
-            self._cannot("this Python has warning filters per context")
+            self._report_unavailable("this Python has warning filters per context")
             return
         self._accelerator, self._count = session.accelerator, StepCount()
         self._window: _Window | None = None
@@ -77,17 +77,17 @@ class FindSyncsProbe:
         hook = register(self._hook_of_steps(patcher.guarded(self._stepped)))
         patcher.on_undo(self._stop)
         patcher.on_undo(hook.remove)
-        session.on_end.subscribe(self._stop_anyway)
-        os.register_at_fork(after_in_child=self._leave)
+        session.on_end.subscribe(self._stop_unguarded)
+        os.register_at_fork(after_in_child=self._reset_child)
 
-    def _cannot(self, reason: str) -> None:
+    def _report_unavailable(self, reason: str) -> None:
         self._session.log.note(Topic.ENVIRONMENT, {"no_found_syncs": reason})
 
     def _hook_of_steps(self, stepped: Callable[..., None]) -> Callable[..., None]:
         def after_step(optimizer: Any) -> None:
             stepped(id(optimizer))
             if self._patcher.is_silent:
-                self._stop_anyway()
+                self._stop_unguarded()
 
         for function in (after_step, StepHook.__call__):
             let_dynamo_skip(function, and_all_below=True)
@@ -100,7 +100,7 @@ class FindSyncsProbe:
             if self._count.steps >= window.first_step + WINDOW_STEPS:
                 self._stop()
             elif self._filter is not None:
-                self._filter.come_first()
+                self._filter.put_first()
         elif not self._has_begun and self._count.steps >= SKIPPED_STEPS:
             self._has_begun = True
             self._begin()
@@ -110,11 +110,11 @@ class FindSyncsProbe:
         if module is None:
             return
         if getattr(module, _GET)() != _OFF:
-            self._cannot("the script sets torch's sync debug mode itself")
+            self._report_unavailable("the script sets torch's sync debug mode itself")
             return
         self._filter = _Filter(self._patcher.guarded(self._caught))
         self._window = _Window(self._count.steps, module, self._session.now())
-        self._filter.come_first()
+        self._filter.put_first()
         self._window.set_mode(self._torch, _WARN)
         stop_if_on = self._patcher.guarded(lambda: self._stop(by_script=True))
         self._patcher.around(called_around(lambda *_, **__: stop_if_on()), (module, _SET))
@@ -129,7 +129,7 @@ class FindSyncsProbe:
             if hasattr(module, _SET) and hasattr(module, _GET):
                 return module
         missing = f"torch has no sync debug mode for devices of type {kinds[0]}" if kinds else ""
-        self._cannot(missing or f"no device was in use after {SKIPPED_STEPS} steps")
+        self._report_unavailable(missing or f"no device was in use after {SKIPPED_STEPS} steps")
         return None
 
     def _caught(self, frame: FrameType) -> None:
@@ -145,23 +145,23 @@ class FindSyncsProbe:
         if window.mode() == _WARN:
             window.set_mode(self._torch, _OFF)
         if self._filter is not None:
-            self._filter.take_away()
+            self._filter.remove()
         self._record(window, self._session.now())
         if by_script:
-            self._cannot("the script then set torch's sync debug mode itself")
+            self._report_unavailable("the script then set torch's sync debug mode itself")
 
-    def _stop_anyway(self) -> None:
+    def _stop_unguarded(self) -> None:
         """Stops even if an error of ours has silenced the probe."""
         try:
             self._stop()
         except Exception as error:
             self._patcher.fail(error)
 
-    def _leave(self) -> None:
+    def _reset_child(self) -> None:
         """Resets a forked child, which cannot use the device."""
         self._has_begun, self._window = True, None
         if self._filter is not None:
-            self._filter.take_away()
+            self._filter.remove()
 
     def _record(self, window: _Window, end: int) -> None:
         # The count drops when optimizers turn out to alternate.
@@ -170,7 +170,7 @@ class FindSyncsProbe:
 
     def _filters_changed(self) -> None:
         if self._window is not None and self._filter is not None:
-            self._filter.come_first()
+            self._filter.put_first()
 
     def _make_get(self, original: Wrapped) -> Wrapped:
         def get_sync_debug_mode(*args: Any, **kwargs: Any) -> Any:
@@ -219,7 +219,7 @@ class _Filter:
         modules = [stored(module) for module in list(sys.modules.values())]
         self._had = {id(names) for names in modules if REGISTRY in names}
 
-    def come_first(self) -> None:
+    def put_first(self) -> None:
         """Puts the entry before the script's filters, which might show or raise the warnings."""
         filters = warnings.filters
         if not (isinstance(filters, list) and filters and filters[0] is self._entry):
@@ -227,7 +227,7 @@ class _Filter:
         if not any(known is filters for known in self._lists):
             self._lists.append(filters)  # type: ignore[arg-type]
 
-    def take_away(self) -> None:
+    def remove(self) -> None:
         self._is_on = False
         for filters in self._lists:
             filters[:] = [entry for entry in filters if entry is not self._entry]

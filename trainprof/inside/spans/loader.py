@@ -265,7 +265,7 @@ class LoaderProbe:
         dataset, workers = getattr(loader, "dataset", None), getattr(loader, "num_workers", 0)
         self._datasets_between.epoch_begins(number, dataset, has_workers=bool(workers))
         now, stack = self._session.now(), self._session.sites.stack(frame)
-        self._session.emit(_PASS, now, now, number, stack)
+        self._session.emit(_EPOCH, now, now, number, stack)
 
     def _enter(self, iterator: Any, loader: Any) -> None:
         key = id(iterator)
@@ -318,6 +318,6 @@ def _iterator_base() -> Any:
 
 _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
 _CLOSE, _BUILT = int(Kind.LOADER_CLOSE), int(Kind.LOADER_BUILT)
-_PASS: Final = int(Kind.LOADER_PASS)
+_EPOCH: Final = int(Kind.LOADER_EPOCH)
 # Lightning's, which rebuilds loaders before a later epoch.
 _RELOADS: Final = ("on_advance_start", ("lightning", "pytorch_lightning"))

@@ -217,7 +217,7 @@ class OptimizerProbe:
             return log.define(Topic.OPTIMIZER, f"{name}#{serial}")
         if named == MOST_NAMED + 1:
             log.define(Topic.OPTIMIZER, f"{name}#")  # there are more
-        return log.without_text()
+        return log.new_id()
 
     def _scaler_stepped(self, start: int, end: int, _: FrameType | None, given: Arguments) -> None:
         args, kwargs = given

@@ -51,10 +51,10 @@ _MOST_PLACES: Final = 20_000
 
 
 @dataclass(slots=True)
-class _HostAlone:
+class _HostOnly:
     """Whether all tensors are on the host, so that their device need not be read."""
 
-    is_so: bool
+    holds: bool
 
 
 class _Bursts:
@@ -137,7 +137,7 @@ class SyncProbe:
         self._host_sites: dict[tuple[int, int], tuple[int, CodeType]] = {}
         # Reference counts of the patched methods.
         self._references: dict[str, int] = {}
-        self._torch, self._host_alone = torch, _HostAlone(not may_have_device(torch))
+        self._torch, self._host_only = torch, _HostOnly(not may_have_device(torch))
         self._chain = _Chain(session.now, session.wait_now)
         # BY_ flags by id of code outside of torch; CallSites holds the code.
         self._origins: dict[int, int] = {}
@@ -156,7 +156,7 @@ class SyncProbe:
 
     def _make_read(self, name: str, flag: int, original: Wrapped) -> Wrapped:
         emit, now, patcher = self._session.emit, self._session.now, self._patcher
-        host_alone, on_host = self._host_alone, flag | _ON_CPU
+        host_only, on_host = self._host_only, flag | _ON_CPU
         plain, mode_depth, host_sites = self.plain_types, self._mode_depth, self._host_sites
         find, this_frame = self._session.sites.find, sys._getframe
         on_device_wait = self._session.on_device_wait
@@ -181,20 +181,20 @@ class SyncProbe:
                 # A mode or a tensor subclass of the script would see our reads as calls; calls
                 # under a mode come again below it.
                 if (
-                    (bursts.are_counted or not host_alone.is_so)
+                    (bursts.are_counted or not host_only.holds)
                     and args
                     and type(args[0]) in plain
-                    and (host_alone.is_so or not mode_depth())
+                    and (host_only.holds or not mode_depth())
                     and (bursts.are_counted or not args[0].is_cpu)
                 ):
                     try:
                         # Called from C code only, as at exit, it has no caller frame.
                         caller = this_frame().f_back or this_frame()
-                        if not host_alone.is_so:
+                        if not host_only.holds:
                             caller = caller_of(caller) or caller
                         key = key if key is not _NOWHERE else _place_of(caller)
                         site = host_sites.get(key) or self._host_site(key, caller)
-                        if host_alone.is_so or args[0].is_cpu:
+                        if host_only.holds or args[0].is_cpu:
                             if site[0]:
                                 emit(_SYNC, start, start, site[0], 0, on_host)
                                 bursts.left -= 1
@@ -223,13 +223,13 @@ class SyncProbe:
         # Not if the script holds it, as a dict key or to pickle it.
         references = getrefcount(vars(self._torch.Tensor).get(name))
         is_kept = references > self._references[name] + _references_by_a_call(name)
-        if self._host_alone.is_so and not is_kept:
+        if self._host_only.holds and not is_kept:
             self._patcher.restore(self._torch.Tensor, name)
 
     def _host_site(self, key: tuple[int, int], caller: FrameType) -> tuple[int, CodeType]:
         """Returns the site of a call on a host tensor, 0 if the caller is not user code."""
         # Called once per site: a package may have registered a device since the last.
-        self._host_alone.is_so = not may_have_device(self._torch)
+        self._host_only.holds = not may_have_device(self._torch)
         sites = self._session.sites
         site = sites.name(caller) if sites.is_user_code(caller.f_code) else 0
         if len(self._host_sites) >= _MOST_PLACES:

@@ -54,7 +54,7 @@ class TransferProbe:
         # By site: whether its last source was pinned.
         self._pinned: dict[int, bool] = {}
         # By site of a copy to a device, from the line's text.
-        self._made_there: dict[int, bool] = {}
+        self._created_in_line: dict[int, bool] = {}
         observe = patcher.guarded(self._observe)
         self._device_type = torch.device
         for name, leads_across in (
@@ -167,18 +167,18 @@ class TransferProbe:
         if users is None:
             flags |= TransferFlag.BY_LIBRARY
         if origin.type == "cpu":
-            if users is not None and self._is_made_there(users, site):
-                flags |= TransferFlag.MADE_THERE
+            if users is not None and self._is_created_in_line(users, site):
+                flags |= TransferFlag.CREATED_IN_LINE
             if self._was_pinned(source, site):
                 flags |= TransferFlag.PINNED
             self._session.on_h2d_copy(source)
         size = result.numel() * result.element_size()
         self._session.emit(_TRANSFER, start, end, site, size, flags)
 
-    def _is_made_there(self, frame: FrameType, site: int) -> bool:
-        if site not in self._made_there:
-            self._made_there[site] = is_made_in(self._session.sites.text_of(frame))
-        return self._made_there[site]
+    def _is_created_in_line(self, frame: FrameType, site: int) -> bool:
+        if site not in self._created_in_line:
+            self._created_in_line[site] = is_created_in(self._session.sites.text_of(frame))
+        return self._created_in_line[site]
 
     def _was_pinned(self, source: Any, site: int) -> bool:
         """Returns whether a host tensor is pinned, or the last one from the same line.
@@ -217,7 +217,7 @@ class TransferProbe:
                 self._note_device(device)
 
 
-def is_made_in(line: str) -> bool:
+def is_created_in(line: str) -> bool:
     """Returns whether all tensors that a line copies are created in it by torch's functions."""
     ends = (_end_of_call(line, creation.end()) for creation in _CREATES.finditer(line))
     copies = sum(_COPIES.match(line, end) is not None for end in ends)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any, Final
 
-from trainprof.inside.process.own_thread import OwnThread, no_collections, why_not_here
+from trainprof.inside.process.own_thread import OwnThread, no_collections, why_unsupported
 from trainprof.inside.stacks.copied_frames import CopiedFrame, stack_of
 
 # Time between two samples, at first and later: one delays Python code by up to 0.7 ms.
@@ -33,11 +33,11 @@ class EarlyStacks:
         self._thread = OwnThread(self._run)
 
     def begin(self) -> None:
-        if why_not_here() is None:
+        if why_unsupported() is None:
             thread = self._thread
             os.register_at_fork(
-                before=thread.end_to_fork,
-                after_in_parent=thread.go_on,
+                before=thread.end_before_fork,
+                after_in_parent=thread.restart_after_fork,
                 after_in_child=thread.forget,
             )
             thread.begin()

@@ -19,10 +19,10 @@ from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.process.own_thread import (
     OwnThread,
     core_times,
-    has_a_core,
+    is_runnable,
     no_collections,
-    times_waited,
-    why_not_here,
+    voluntary_switches,
+    why_unsupported,
 )
 from trainprof.inside.session import Session
 from trainprof.inside.stacks.copied_frames import (
@@ -141,7 +141,7 @@ def _native_id(ident: int) -> int | None:
     return native if isinstance(native, int) else None
 
 
-class TorchUsers:
+class TorchUse:
     """Decides whether library code may call torch operators, by its module's names."""
 
     def __init__(self) -> None:
@@ -242,11 +242,11 @@ class StackSampler:
         self._samples = 0
         self._stacks: dict[tuple[object, ...], int] = {}
         self._cpu_shares = ThreadCpuShares()
-        self._torch_users = TorchUsers()
+        self._torch_use = TorchUse()
         self._uniform = Random().uniform
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        reason = why_not_here()
+        reason = why_unsupported()
         if reason is not None:
             session.unavailable(self.name, reason)
             return
@@ -263,8 +263,8 @@ class StackSampler:
         patcher.on_undo(self._finish)
         session.on_end.subscribe(patcher.guarded(self._finish))
         os.register_at_fork(
-            before=patcher.guarded(self._thread.end_to_fork),
-            after_in_parent=patcher.guarded(self._go_on),
+            before=patcher.guarded(self._thread.end_before_fork),
+            after_in_parent=patcher.guarded(self._restart_after_fork),
             after_in_child=self._forget,
         )
         util = sys.modules.get("multiprocessing.util")
@@ -300,9 +300,9 @@ class StackSampler:
         if self._is_on and not self._patcher.is_silent:
             self._thread.begin()
 
-    def _go_on(self) -> None:
+    def _restart_after_fork(self) -> None:
         if self._is_on and not self._patcher.is_silent:
-            self._thread.go_on()
+            self._thread.restart_after_fork()
 
     def _finish(self) -> None:
         self._thread.end()
@@ -338,7 +338,7 @@ class StackSampler:
 
     def _sample_until(self, stop: Any) -> None:
         now, wait = perf_counter_ns, stop.acquire
-        own_times, waits = core_times(), times_waited()
+        own_times, waits = core_times(), voluntary_switches()
         others: list[Callable[[], CoreTimes]] = []
         on_core: list[Callable[[], bool]] = []
         # Due times depend neither on what threads do nor on when samples are taken.
@@ -349,7 +349,7 @@ class StackSampler:
                 due += self._period_ns()
             new = self._natives[len(others) :]
             others += [core_times(thread) for thread in new]
-            on_core += [has_a_core(thread) for thread in new]
+            on_core += [is_runnable(thread) for thread in new]
             times_before, asked = [read() for read in others], now()
             before = waits()
             if wait(True, max(due - now(), 0) * 1e-9):
@@ -430,7 +430,7 @@ class StackSampler:
         sites = self._session.sites
         if sites.is_user_code(code) or sites.is_ours_or_torch(code):
             return True, False
-        return self._torch_users.uses(code, partial(globals_of, ident, code))
+        return self._torch_use.uses(code, partial(globals_of, ident, code))
 
     def _stack(self, stack: CopiedFrame) -> int:
         """Returns the id of a stack's user frames and the libraries they call, 0 without any."""

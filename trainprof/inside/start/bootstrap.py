@@ -137,7 +137,7 @@ class ScriptProcess:
         callbacks: dict[str, Callable[[ModuleType, int, int], None]] = {
             "torch": self._on_torch,
             "multiprocessing.util": lambda *_: self._watch_multiprocessing(),
-            "runpy": lambda runpy, *_: lines.reach_into(runpy),
+            "runpy": lambda runpy, *_: lines.define_in_children(runpy),
         }
         AfterImport(callbacks, lines.around_import).install()
         lines.install()
