@@ -83,7 +83,7 @@ def test_an_edited_file_shows_the_lines_that_ran(recorded: LineRun) -> None:
     (recorded.project / "data.py").write_text("import this\n" * 50)
     after = shown(recorded, "run")
     assert after.stdout == before.stdout
-    assert b"trainprof: data.py has changed since the run: the lines are shown" in after.stderr
+    assert b"trainprof: data.py has changed since the run" in after.stderr
     assert b"has changed" not in before.stderr
 
 
@@ -132,7 +132,7 @@ def test_a_script_ends_as_without_and_its_lines_come_after(tmp_path: Path) -> No
     err = ours.stderr.decode()
     assert " trainprof ─" in err.partition("\n")[0]
     assert "\nscript.py exited with status 3 after " in err
-    table = err[err.index("Timer unit: ") : err.index("trainprof: Timing cost")]
+    table = err[err.index("Timer unit: ") : err.index("trainprof: Line timing added")]
     assert run(LINES, "run", cwd=tmp_path).stdout.decode() == table
     hits = {
         line.split()[0]: line.split()[1] for line in table.splitlines() if " total += i" in line
