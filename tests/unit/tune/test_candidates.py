@@ -61,7 +61,7 @@ def test_more_workers_are_tried_where_batches_are_waited_for():
     assert holds(first.predicted, 4.0)
     assert holds(tried.ceiling, 4.0)
     assert tried.sites == ("train.py:41",)
-    assert any("augment" in caution for caution in first.cautions)
+    assert any("random" in caution for caution in first.cautions)
 
 
 def test_none_are_tried_where_workers_cost_more_than_they_save():
