@@ -3,7 +3,7 @@
     python benchmarks/overhead.py [--pairs 7] [--steps 4000] [--only tiny_mlp]
 
 Machines drift: only figures of a pair, taken one after the other, are compared; the median over
-pairs is printed with the smallest and largest. The budgets are those of the README.
+pairs is printed with the smallest and largest. docs/performance.md has the budgets.
 """
 
 from __future__ import annotations

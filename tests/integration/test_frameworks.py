@@ -215,7 +215,7 @@ class Framework:
 
     Attributes:
         needs: The packages it imports.
-        rows: What it proves, in README's words.
+        rows: What it proves, as docs/tested-with.md words it.
         loaders: How many the report lists.
         built_by: The package that builds them, None where the script does.
         commands: Each starts the script once, in the place of python; () is python.

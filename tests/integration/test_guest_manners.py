@@ -1,4 +1,4 @@
-"""A script cannot tell plain python from trainprof, but for what the README says."""
+"""A script cannot tell plain python from trainprof, but for what docs/limits.md says."""
 
 from __future__ import annotations
 

@@ -773,7 +773,7 @@ def test_without_line_profiler_the_script_runs_all_the_same(tmp_path: Path) -> N
     [note] = run.notes(Topic.PROBE_UNAVAILABLE)
     assert note == {
         "probe": "lines",
-        "reason": "the script's Python cannot import line_profiler: not here",
+        "reason": "your Python cannot import line_profiler: not here",
     }
 
 

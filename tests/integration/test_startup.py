@@ -13,9 +13,9 @@ import pytest
 from support.machine import attempts
 from support.session import ROOT
 
-from trainprof.inside.process.own_thread import why_not_here
+from trainprof.inside.process.own_thread import why_unsupported
 
-pytestmark = pytest.mark.skipif(why_not_here() is not None, reason="stacks are not sampled here")
+pytestmark = pytest.mark.skipif(why_unsupported() is not None, reason="stacks are not sampled here")
 
 BUSY = """
 import time

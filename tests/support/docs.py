@@ -26,7 +26,7 @@ _LABEL: Final = re.compile(r"([A-Z][\w ]{2,30}): ")
 _NAME: Final = re.compile(
     r"`[^`]*`|(?<![\w./])(?:\w+\.)*\w*_\w+(?:\.\w+)*(?:=\w+(?:\.\w+)*)?(?:\([^()\s]*\))?"
 )
-_PLAIN_WORD: Final = re.compile(r"\A(?!torch)[a-z]+(?=[\s,])")
+_PLAIN_WORD: Final = re.compile(r"\A(?!torch|trainprof)[a-z]+(?=[\s,])")
 _AREAS: Final = {
     "loading": "Loading data",
     "device": "GPU",

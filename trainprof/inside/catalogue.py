@@ -35,7 +35,7 @@ from trainprof.inside.stacks.sampler import StackSampler
 
 
 def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
-    """Returns fresh probes, in the order in which they are attached; `trial` is of `tune` alone."""
+    """Returns new probes in the order in which they are attached; `trial` is set by `tune`."""
     loader = LoaderProbe()
     before: list[Probe] = []
     after: list[Probe] = []
@@ -46,16 +46,16 @@ def default_probes(trial: Mapping[str, Any] | None = None) -> list[Probe]:
     return [
         *before,
         StackSampler(),
-        SynchronizeProbe(),  # with the next one ahead of the others: they set the clock of phases
+        SynchronizeProbe(),  # first, with the next one: they set the clock of phases
         DeviceMarksProbe(),
-        DeviceMemoryProbe(),  # reads at that clock
+        DeviceMemoryProbe(),  # reads on each tick of that clock
         loader,
         FetchProbe(loader),
         DeliveryProbe(loader),
         TransferProbe(),
         ForwardProbe(),
         BackwardCodeProbe(),
-        TorchSettingsProbe(),  # this one and the next four are told by those behind them
+        TorchSettingsProbe(),  # this and the next four subscribe to signals of later probes
         PaddingProbe(),
         EmbeddingTablesProbe(),
         GradientUseProbe(),

@@ -1,4 +1,4 @@
-"""What the probes of one process share, and the attaching of them."""
+"""The session of one process: what its probes share. It attaches and detaches them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from trainprof.record.schema import Topic
 if TYPE_CHECKING:
     from trainprof.inside.stacks.early import EarlySample
 
-# How many references are kept before the dead among them are dropped.
+# Number of weak references at which dead ones are dropped first.
 KEPT_AT_FIRST = 64
 
 
 class Probe(Protocol):
-    """One thing watched. `attach` patches a torch that the script has just imported."""
+    """Records one kind of event. `attach` patches torch, which the script just imported."""
 
     name: str
 
@@ -38,26 +38,27 @@ class Session:
     """Owns what probes share: the log, the clocks, call sites, signals, the run's limits.
 
     Attributes:
-        emit: The log's; probes bind it once, and it stays good in a forked child.
-        phase_now: The clock of phases that devices work on: it leaves marks in their streams, or
-            under --cuda-sync waits for them.
-        copy_now: The clock at which copies begin: most calls turn out to copy nothing.
-        wait_now: The clock of what the host waits in while a device may work: it leaves marks.
-        accelerator: What knows the devices in use, where a probe has to.
-        on_thread: On a thread that computes or prepares batches, at its first.
-        on_parameters: With an optimizer that is about to get parameters.
-        on_first_step, on_step: With an optimizer that has made its first step, each step.
-        on_backward: With what a pass starts from, and the engine's further arguments.
-        on_copy_begin, on_copy_end: With the time of it.
-        on_h2d_copy: With each tensor of the host's that is copied to a device.
-        optimizer_numbers: By id, of those that have stepped: the number that records have of each.
-        threads_set_at: The site of what last set torch's number of threads; 0 where nothing has,
-            and in a loader's worker where none of the script's code has there.
-        is_compiling: Whether torch.compile is tracing through us: it is to find nothing of ours.
-        early_stacks: Samples of the main thread up to torch's import, where it is to be sampled.
-        inspection_ns: What probes took to inspect loaders and calls, besides their records.
-        begun_in: Where the run was started, None if that is not known. This process may have been
-            elsewhere, and files of one run have one name.
+        emit: The log's emit; probes bind it once, and it stays valid in a forked child.
+        phase_now: The clock for phases in which devices work: each reading records an event in
+            their streams, or under --cuda-sync waits for them.
+        copy_now: The clock for the start of copies; most such calls copy nothing.
+        wait_now: The clock for calls in which the host waits while a device may work; records
+            events like `phase_now`.
+        accelerator: The devices in use, if a probe needs them.
+        on_thread: Called on each thread that computes or prepares batches, once.
+        on_parameters: Called with an optimizer that is about to get parameters.
+        on_first_step, on_step: Called with an optimizer after its first step, after each step.
+        on_backward: Called with the roots of a backward pass and the engine's other arguments.
+        on_copy_begin, on_copy_end: Called with the time.
+        on_h2d_copy: Called with each host tensor that is copied to a device.
+        optimizer_numbers: The number in records of each optimizer that has stepped, by id.
+        threads_set_at: Site that last set torch's number of threads; 0 without one, or if it was
+            not set in this worker.
+        is_compiling: Returns whether torch.compile is tracing: it must not trace our code.
+        early_stacks: Stack samples of the main thread until torch's import; None if not sampled.
+        inspection_ns: Time that probes took to inspect loaders and calls, besides their records.
+        begun_in: The run's first working directory, None if unknown. Paths are relative to it in
+            all processes.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Session:
         self._kept_limit = KEPT_AT_FIRST
 
     def attach(self, torch: ModuleType, probes: Iterable[Probe]) -> None:
-        """Attaches every probe; one that torch's version does not offer is noted, the rest work."""
+        """Attaches every probe; records those that this version of torch does not support."""
         version = getattr(torch, "version", None)
         versions = {name: getattr(version, name, None) for name in ("cuda", "hip")}
         name = str(getattr(torch, "__version__", "unknown"))
@@ -124,37 +125,37 @@ class Session:
         self.log.note(Topic.PROBE_UNAVAILABLE, {"probe": probe, "reason": reason})
 
     def note(self, notes: Note | Sequence[Note], key: str | None = None) -> None:
-        """Writes what holds from now on: of each key the last note counts."""
+        """Records notes that are valid from now on: the last one of a key counts."""
         self.note_state(record_of(notes, key))
 
     def note_state(self, state: Mapping[str, object]) -> None:
-        """Notes what holds from now on: of each key the last note counts."""
+        """Records values that are valid from now on: the last one of a key counts."""
         self._states += 1
         self.log.note(Topic.ENVIRONMENT, {**state, NUMBER: self._states})
 
     def detach(self) -> None:
-        """Undoes every patch, last first."""
+        """Undoes every patch, the last one first."""
         for patcher in reversed(self._patchers):
             patcher.undo()
         self._patchers.clear()
 
     def keep_track(self, thing: object, table: dict[Any, Any], key: object) -> bool:
-        """Takes `key` out of `table` when `thing` is gone, without hanging anything on it.
+        """Removes `key` from `table` when `thing` is freed, by a weak reference.
 
-        No Python code runs then: a debugger that steps through the script would stop in it.
-        Returns False where it cannot be watched (a class with slots): it is never forgotten.
+        Its callback is C code: a debugger that steps through the script never stops in it.
+        Returns False if `thing` allows no weak reference (a class with slots); `key` then stays.
         """
         if len(self._kept) >= self._kept_limit:
             self._drop_dead()
         try:
-            # Called with the reference, which is then the default of `pop`.
+            # The callback's argument, the reference, becomes the default of `pop`.
             self._kept.append(weakref.ref(thing, partial(table.pop, key)))
         except TypeError:
             return False
         return True
 
     def _drop_dead(self) -> None:
-        """Drops references to what is gone; another thread may add some."""
+        """Drops dead references; other threads may add some concurrently."""
         for _ in range(len(self._kept)):
             reference = self._kept.popleft()
             if reference() is not None:
@@ -162,7 +163,7 @@ class Session:
         self._kept_limit = max(KEPT_AT_FIRST, 2 * len(self._kept))
 
     def count_inspection(self, since_ns: int) -> None:
-        """Counts the time since then as that of an inspection."""
+        """Counts the time since `since_ns` as an inspection."""
         self.inspection_ns += self.now() - since_ns
 
     def _note_inspection(self) -> None:

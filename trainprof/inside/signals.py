@@ -1,4 +1,4 @@
-"""What probes observe, for other probes to subscribe to."""
+"""Signals of probes that other probes subscribe to."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ P = ParamSpec("P")
 
 
 class Signal(Generic[P]):
-    """Calls those who watch, in the order in which they subscribed.
+    """Calls its watchers in the order in which they subscribed.
 
     Attributes:
-        watchers: Guarded by whoever subscribes. A hot path goes through them by itself.
-        on_switch: Called when the first one has subscribed, and when the last one has left.
+        watchers: Guarded by the subscriber. Hot paths iterate over them directly.
+        on_switch: Called when the first one subscribes and when the last one unsubscribes.
     """
 
     __slots__ = ("on_switch", "watchers")
@@ -24,7 +24,7 @@ class Signal(Generic[P]):
         self.on_switch: Callable[[], None] | None = None
 
     def subscribe(self, watcher: Callable[P, None]) -> None:
-        """Adds a watcher; one that is there already comes last from now on."""
+        """Adds a watcher at the end, or moves it there."""
         self._set((*self._without(watcher), watcher))
 
     def unsubscribe(self, watcher: Callable[P, None]) -> None:
@@ -34,7 +34,7 @@ class Signal(Generic[P]):
         (self.subscribe if is_on else self.unsubscribe)(watcher)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Calls them; guarded ones take no keywords."""
+        """Calls the watchers; guarded ones take no keywords."""
         for watcher in self.watchers:
             watcher(*args, **kwargs)
 
@@ -50,9 +50,12 @@ class Signal(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class ModuleCall:
-    """An outermost call of a module that has ended: its arguments by position and by name.
+    """A finished outermost call of a module.
 
-    `site` is the user's line that called it; it took `took_ns` on the host.
+    Attributes:
+        inputs: Positional and keyword arguments.
+        site: The user's line that called it.
+        took_ns: Duration on the host.
     """
 
     module: Any

@@ -1,4 +1,4 @@
-"""Errors that end a command of ours with one line and one hint."""
+"""The error that ends a trainprof command with one line and one hint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 
 class TrainprofError(Exception):
-    """Something the user can act on, as `hint` says; only the command line catches it."""
+    """An error that the user can act on (`hint`); only the command line catches it."""
 
     slug: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 2

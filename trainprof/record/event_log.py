@@ -1,7 +1,7 @@
-"""The event log of one process: memory-mapped records that outlive any end of the process.
+"""The event log of one process: memory-mapped records that survive however the process ends.
 
-A record lands in the page cache as it is written: nothing is lost to SIGKILL or `os._exit`. Only
-the one in the making may be half there: its later fields are 0.
+A record is in the page cache once written, so SIGKILL and `os._exit` lose nothing. Only the record
+being written may be cut: its later fields are 0.
 """
 
 from __future__ import annotations
@@ -53,21 +53,20 @@ _MAX_ARGV0: Final = 1000
 class EventLog:
     """Writes this process's records; opened at the first one, reopened in a forked child.
 
-    No method raises but what a signal handler of the script's does meanwhile: an event that cannot
-    be written is dropped, and why recording stopped is noted in the header.
+    No method raises, except what a signal handler of the script raises during it. An event that
+    cannot be written is dropped, and the header records why recording stopped.
 
     Attributes:
         emit: `emit(kind, start_ns, end_ns, site=0, value=0, flags=0)`, from any thread.
-        emit_of: `emit_of(thread, kind, start_ns, end_ns, site, value, flags)`: of another
-            thread, by its identity; does nothing where that one has recorded nothing itself.
-        begin_end: The process comes to its end: what is recorded of it has room in a log that had
-            stopped for its size.
-        trim: Gives back what is allocated and not written. Later records begin another chunk.
-        directory: Absolute: the script may change its own.
+        emit_of: `emit_of(thread, kind, start_ns, end_ns, site, value, flags)`, for another thread
+            by its identity; does nothing if that thread has recorded nothing itself.
+        begin_end: The process is ending: its last records fit even in a log that reached its limit.
+        trim: Frees allocated space that is not written. Later records begin another chunk.
+        directory: Absolute, because the script may change its working directory.
         role: "script" for the process trainprof started, "child" for its descendants.
-        texts: Those that were defined, by id.
-        unwritten: In a forked child: ids of its parent's texts about loaders and stacks that it has
-            not referred to yet. There is one for each, and a worker needs those of one loader.
+        texts: Defined texts by id.
+        unwritten: In a forked child: ids of the parent's texts about loaders and stacks that the
+            child has not used yet. A worker needs those of one loader only.
     """
 
     def __init__(self, directory: str, *, role: str) -> None:
@@ -78,20 +77,20 @@ class EventLog:
         self._ids: dict[tuple[Topic, str], int] = {}
         self._next_id = itertools.count(1).__next__
         self.unwritten: set[int] = set()
-        # Ids of all texts that a child is to write once it refers to them.
+        # Ids of texts that a forked child writes when it first uses them.
         self._by_reference: set[int] = set()
         self.preamble: list[tuple[int, int, int, int]] = []
         self.path: str | None = None
         self.is_open = False
         self.emit, self.emit_of, self._write_bytes, *acts = writer_of(self)
-        self.begin_end, self.trim, self._start_over = acts
+        self.begin_end, self.trim, self._reset = acts
 
     @property
     def run_directory(self) -> str:
         return os.path.dirname(self.directory)
 
     def define(self, topic: Topic, text: str) -> int:
-        """Returns the id under which later records name `text`; the same text, the same id."""
+        """Returns the id by which records name `text`; equal texts have one id."""
         known = self._ids.get((topic, text))
         if known is not None:
             self.refer(known)
@@ -100,56 +99,56 @@ class EventLog:
         if topic is Topic.LOADER or topic is Topic.STACK:
             self._by_reference.add(number)
         self.texts[number] = (topic, text)
-        # Another thread may have defined it meanwhile: the first one's id stands.
+        # Another thread may have defined it concurrently: the first id counts.
         number = self._ids.setdefault((topic, text), number)
         if self.is_open:
             self.write_text(topic, number, text)
         return number
 
     def refer(self, number: int) -> None:
-        """To be called before records name a text that may have been defined before a fork."""
+        """Writes a text that the parent defined; call it before records name the text."""
         if number in self.unwritten:
-            self.unwritten.discard(number)  # first: who opens the log meanwhile writes it, too
+            self.unwritten.discard(number)  # first: another thread may be opening the log
             if self.is_open:
                 topic, text = self.texts[number]
                 self.write_text(topic, number, text)
 
-    def without_text(self) -> int:
-        """Returns an id that no text has, nor ever will: nothing is kept of it."""
+    def new_id(self) -> int:
+        """Returns an unused id for something without a text."""
         return self._next_id()
 
     def text_of(self, number: int) -> str | None:
-        """Returns the text that was defined under an id, None if there is none."""
+        """Returns the text of an id, None for an id without one."""
         known = self.texts.get(number)
         return known[1] if known is not None else None
 
     def note(self, topic: Topic, value: object) -> None:
-        """Writes `value` as a JSON text that stands for itself."""
+        """Writes `value` as a JSON text that no record refers to."""
         self.define(topic, json.dumps(value, ensure_ascii=True, default=repr))
 
     def emit_line(self, function: int, line: int, total_ns: int, hits: int) -> None:
-        """Writes the time of a line (below 1 << 24) so far, of the function of that text."""
+        """Writes a line's total time and hits so far; `line` < 1 << 24, `function` is a text id."""
         now = time.perf_counter_ns()
         place = (line >> 16 & 0xFF, line & 0xFFFF, function)
         with contextlib.suppress(struct.error):
             self._write_bytes(RECORD.pack(Kind.LINE, *place, now, now + total_ns, hits))
 
     def remember(self, kind: Kind, start_ns: int, end_ns: int, value: int = 0) -> None:
-        """Keeps a record until another one opens the log; nothing is written for it alone."""
+        """Keeps a record until another one opens the log."""
         self.preamble.append((kind, start_ns, end_ns, value))
 
     def reopen_in_child(self) -> None:
-        """After a fork: the child writes a log of its own, to be read without its parent's."""
+        """Begins a new log in a forked child, readable without its parent's."""
         self._parent = os.getppid()
         self.role = "child"
         self.preamble.clear()
         self.path = None
         self.is_open = False
         self.unwritten.update(self._by_reference)
-        self._start_over()
+        self._reset()
 
     def write_text(self, topic: Topic, number: int, text: str) -> None:
-        """Writes a text, secrets masked, in as many records as it takes, under its id."""
+        """Writes a text under its id, secrets masked, split over TEXT records."""
         data = _masked(text).encode("utf-8", "replace")[: TEXT_PART_BYTES * (LAST_PART - 1)]
         starts = range(0, max(len(data), 1), TEXT_PART_BYTES)
         for part, start in enumerate(starts):
@@ -158,7 +157,7 @@ class EventLog:
             self._write_bytes(TEXT_RECORD.pack(Kind.TEXT, topic, part | last, number, piece))
 
     def header(self) -> bytes:
-        """Returns the page that a log of this process begins with, HEADER_BYTES long."""
+        """Returns the first HEADER_BYTES of this process's log."""
         metadata = {
             "pid": os.getpid(),
             "ppid": os.getppid(),
@@ -199,7 +198,7 @@ MAX_ANCESTORS: Final = 16
 
 
 def ancestors() -> list[int]:
-    """Returns the pids of the parent, its parent and so on; of the parent alone without /proc."""
+    """Returns the pids of the parent, its parent and so on; only the parent's without /proc."""
     pids = [os.getppid()]
     while pids[-1] > 1 and len(pids) < MAX_ANCESTORS:
         parent = _parent_of(pids[-1])
@@ -212,24 +211,23 @@ def ancestors() -> list[int]:
 def _parent_of(pid: int) -> int | None:
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
-            # The name before it may hold blanks and parentheses.
+            # The process name before the fields may contain blanks and parentheses.
             return int(stat.read(4096).rpartition(b")")[2].split()[1])
     except (OSError, ValueError, IndexError):
         return None
 
 
 _MAX_THREADS: Final = 0xFFFF
-# Once recording has stopped, events are written here, over and over: as dear as before, not more.
+# After recording stopped, events go here: emitting costs the same as before.
 _UNRECORDED_BYTES: Final = 1 << 16
 
-# What a buffer without room, an unknown thread, a value that does not fit and a lock that was there
-# before a fork raise. A signal handler of the script's may raise anything, these included, wherever
-# Python code runs.
+# Raised for a full buffer, an unknown thread, a value out of range, a lock held at a fork. The
+# script's signal handlers may raise the same types, wherever Python code runs.
 _REFUSED: Final = (struct.error, LookupError, ValueError, TypeError, RuntimeError)
 
 
 def _is_raised_deeper(error: BaseException) -> bool:
-    """Whether it comes from below the code that caught it, and that calls C functions alone."""
+    """Returns whether a frame below the catching one raised it; our code there calls only C."""
     traceback = traceback_of(error)
     return traceback is not None and traceback.tb_next is not None
 
@@ -240,28 +238,28 @@ _Room = mmap.mmap | bytearray
 
 
 def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act, _Act, _Act]:
-    """Makes the functions that share one cursor; a closure is the fastest state Python has.
+    """Returns the functions that share one cursor; a closure is Python's fastest state.
 
-    They come in a plain tuple: this module may be imported at an exit by Ctrl-C, and the source
-    that a named one is made of would make Python forget how it is to end.
+    They are a plain tuple: this module may be imported while Ctrl-C ends Python, and a NamedTuple's
+    exec() then loses the exit status.
     """
     pack_into = NATIVE_RECORD.pack_into
     threads: dict[int, int] = {}
-    # Nearly all records are of one thread: comparing takes half as long as looking up.
+    # Nearly all records are of one thread: a comparison takes half the time of a dict lookup.
     first_thread = first_number = 0
     next_thread = itertools.count().__next__
     chunk: Chunk | None = None
     unreleased: list[Chunk] = []
     size = 0
-    # Why no more is recorded: an errno, a Stop, or -1.
+    # Why recording stopped: an errno, a Stop, or -1.
     stopped = 0
-    # At the process's end: up to where it may still write, where that is not asked of the disk.
+    # At the process's end: file size up to which it writes without checking the disk.
     is_ending, end_of_end = False, 0
     growing, placing = threading.Lock(), threading.Lock()
-    # Records of those that met a log being grown: waiting could deadlock a signal handler.
+    # Records emitted while the log grows: waiting could deadlock a signal handler.
     late: deque[bytes] = deque()
-    # The chunk being filled and the place of its next record. They are read and set in one line:
-    # Python hands the GIL on, and runs signal handlers, at calls and between lines at the most.
+    # The chunk being filled and the offset of its next record, read and set in one line: Python
+    # switches threads and runs signal handlers only at calls and between lines.
     buffer: _Room = bytearray()
     offset = 0
 
@@ -285,7 +283,7 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
     ) -> None:
         try:
             if stopped:
-                go_on(buffer, 0)  # the next ones cost what they did, until the room is used up
+                use_buffer(buffer, 0)  # later records take the fast path until the buffer is full
                 return
             thread = threads.get(get_ident())
             if thread is None:
@@ -314,7 +312,7 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
         now = time.perf_counter_ns()
         try:
             write_bytes(RECORD.pack(Kind.THREAD, 0, number, int(is_main), now, now, native))
-        except BaseException:  # a signal handler of the script's: the next record tells of it
+        except BaseException:  # from a signal handler: the next record enters the thread again
             del threads[get_ident()]
             raise
         if not first_thread:
@@ -348,7 +346,7 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
         while late:
             try:
                 record = late.popleft()
-            except IndexError:  # another thread was faster
+            except IndexError:  # another thread took it
                 return
             write_bytes(record)
 
@@ -372,7 +370,7 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
             RECORD.pack_into(fresh.buffer, first, Kind.CLOCK, 0, 0, 0, *clock, 0)
         except Exception as error:
             if comes_from_signal_handler(error):
-                if size == 0 and log.path is not None:  # the next record begins another
+                if size == 0 and log.path is not None:  # the next record opens a new one
                     with contextlib.suppress(OSError):
                         os.unlink(log.path)
                 raise
@@ -380,9 +378,9 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
             return
         release()
         chunk, size = fresh, size + fresh.size
-        go_on(fresh.buffer, first + RECORD_BYTES)
+        use_buffer(fresh.buffer, first + RECORD_BYTES)
         if header is not None:
-            write_what_was_known()
+            write_known_texts()
 
     def bytes_of_next() -> int:
         if is_ending:
@@ -395,8 +393,8 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
         stopped = reason or -1
         late.clear()
         release()
-        go_on(bytearray(_UNRECORDED_BYTES), 0)
-        # The file that is there already is not ours to write into; once stopped is enough to know.
+        use_buffer(bytearray(_UNRECORDED_BYTES), 0)
+        # An existing file is not ours to write into. The first stop's reason is kept.
         if not isinstance(error, FileExistsError) and not end_of_end:
             _note_stop(log.path, header, reason)
 
@@ -411,7 +409,7 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
         is_ending = True
         if stopped in (Stop.LARGE, Stop.LITTLE_ROOM):
             end_of_end = size + END_BYTES
-            go_on(bytearray(), 0)
+            use_buffer(bytearray(), 0)
             stopped = 0
 
     def trim() -> None:
@@ -419,8 +417,8 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
         if chunk is None or stopped or not growing.acquire(blocking=False):
             return
         try:
-            # Whoever still holds its buffer has a place before this one.
-            used = min(leave(), chunk.size)
+            # Threads that still hold the buffer write before this offset.
+            used = min(drop_buffer(), chunk.size)
             if log.path is not None and chunk.is_cut(log.path, used):
                 size = chunk.offset + chunk.size
             release()
@@ -428,22 +426,22 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
             growing.release()
         write_late()
 
-    def leave() -> int:
-        """Goes on without room, which the next record makes; returns where records ended."""
+    def drop_buffer() -> int:
+        """Drops the buffer, so that the next record grows the log; returns where records ended."""
         nonlocal buffer, offset
         nothing = bytearray()
         used, buffer, offset = offset, nothing, 0
         return used
 
-    def write_what_was_known() -> None:
-        log.is_open = True  # first: a text defined from here on is written by its definer
+    def write_known_texts() -> None:
+        log.is_open = True  # first: define() writes later texts itself
         for number, (topic, text) in list(log.texts.items()):
             if number not in log.unwritten:
                 log.write_text(topic, number, text)
         for kind, start, end, value in log.preamble:
             emit_slowly(kind, start, end, 0, value, 0)
 
-    def start_over() -> None:
+    def reset() -> None:
         nonlocal size, stopped, is_ending, end_of_end, growing, placing, next_thread, first_thread
         release()
         size, stopped, is_ending, end_of_end = 0, 0, False, 0
@@ -452,36 +450,36 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
         threads.clear()
         first_thread = 0
         late.clear()
-        go_on(bytearray(), 0)
+        use_buffer(bytearray(), 0)
 
-    def go_on(room: _Room, first: int) -> None:
+    def use_buffer(room: _Room, first: int) -> None:
         nonlocal buffer, offset
-        before = buffer  # it is let go of after both are set
+        before = buffer  # freed after both are set
         buffer, offset = room, first
         del before
 
     if getattr(sys, "_is_gil_enabled", lambda: True)():
-        return emit, emit_of, write_bytes, begin_end, trim, start_over
-    unlocked_take, unlocked_go_on, unlocked_leave = take, go_on, leave
+        return emit, emit_of, write_bytes, begin_end, trim, reset
+    unlocked_take, unlocked_use_buffer, unlocked_drop_buffer = take, use_buffer, drop_buffer
 
     def take_locked() -> tuple[_Room, int]:
         with placing:
             return unlocked_take()
 
-    def go_on_locked(room: _Room, first: int) -> None:
+    def use_buffer_locked(room: _Room, first: int) -> None:
         with placing:
-            unlocked_go_on(room, first)
+            unlocked_use_buffer(room, first)
 
-    def leave_locked() -> int:
+    def drop_buffer_locked() -> int:
         with placing:
-            return unlocked_leave()
+            return unlocked_drop_buffer()
 
-    take, go_on, leave = take_locked, go_on_locked, leave_locked
-    return emit_slowly, emit_of, write_bytes, begin_end, trim, start_over
+    take, use_buffer, drop_buffer = take_locked, use_buffer_locked, drop_buffer_locked
+    return emit_slowly, emit_of, write_bytes, begin_end, trim, reset
 
 
 def _note_stop(path: str | None, header: bytes | None, reason: int) -> None:
-    """Writes when and why recording stopped into the header page, after `header` if given."""
+    """Writes into the header page when and why recording stopped, and `header` if given."""
     if path is None:
         return
     try:

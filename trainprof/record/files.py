@@ -1,4 +1,4 @@
-"""Opens what lies in a run directory, where anybody may have put anything."""
+"""Opens files of a run directory, whose content is not trusted."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ import stat
 from pathlib import Path
 from typing import Any, Final
 
-# What we wrote ourselves stays far below; what is larger is not ours. As objects the worst that a
-# file can hold takes about thirty times its size.
+# Our own files stay far below. As Python objects a JSON file may take 30 times its size.
 LARGEST_JSON_BYTES: Final = 1 << 25
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
-# Opening a fifo without it waits for a writer.
+# O_NONBLOCK: opening a fifo would wait for a writer.
 _FILE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | _NO_LINK
-_ROOM_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | _NO_LINK
+_DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | _NO_LINK
 
 
 def open_run_file(path: Path) -> int:
-    """Opens a file of a run, or in one of its rooms; OSError if either is a link."""
-    room = os.open(path.parent, _ROOM_FLAGS)
+    """Opens a file of a run, or of a directory in it; OSError if either is a link."""
+    directory = os.open(path.parent, _DIRECTORY_FLAGS)
     try:
-        descriptor = os.open(path.name, _FILE_FLAGS, dir_fd=room)
+        descriptor = os.open(path.name, _FILE_FLAGS, dir_fd=directory)
     finally:
-        os.close(room)
+        os.close(directory)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a plain file", path.name)
@@ -32,7 +31,7 @@ def open_run_file(path: Path) -> int:
 
 
 def read_run_file(path: Path, max_bytes: int) -> bytes:
-    """Returns a file of a run; OSError as open_run_file, ValueError above `max_bytes`."""
+    """Returns a file's content; OSError as open_run_file, ValueError above `max_bytes`."""
     with os.fdopen(open_run_file(path), "rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
@@ -41,7 +40,7 @@ def read_run_file(path: Path, max_bytes: int) -> bytes:
 
 
 def read_run_json(path: Path) -> Any:
-    """Returns the file's JSON value, None where it is missing, cut off or not one of ours."""
+    """Returns the file's JSON value; None if it is missing, cut off or not ours."""
     try:
         return json.loads(read_run_file(path, LARGEST_JSON_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -49,9 +48,9 @@ def read_run_json(path: Path) -> Any:
 
 
 def contents_of(path: str | Path, most_bytes: int) -> bytes | None:
-    """Returns what a file holds; None where it is no plain file, or a larger one.
+    """Returns a file's content; None if it is not a regular file or above `most_bytes`.
 
-    A pipe is not opened: who writes to it would go on, and find nobody to read.
+    A pipe is not opened: its writer would continue and then get a broken pipe.
     """
     descriptor = None
     try:
@@ -69,12 +68,12 @@ def contents_of(path: str | Path, most_bytes: int) -> bytes | None:
             os.close(descriptor)
 
 
-# Workers and queues of a small script need about 20; we keep two open in each process that records.
+# A small script's workers and queues need about 20; we keep two open per process.
 FEWEST_OPEN_FILES: Final = 64
 
 
 def too_few_open_files() -> int | None:
-    """Returns how many files this process may open where those are too few to record, else None."""
+    """Returns this process's limit of open files if it is too low to record, else None."""
     try:
         import resource
     except ImportError:  # not on Windows

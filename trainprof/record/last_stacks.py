@@ -1,7 +1,7 @@
-"""The last stack sample of each process of a run: where its threads stood, however it ends.
+"""The last stack sample of each process of a run, kept however the process ends.
 
 A sample is one JSON object in one of two slots of a small file in `events/`. The slots are written
-in turn, so that a process that is killed while it writes one leaves the other. An object holds
+in turn: a process killed while it writes one leaves the other. An object holds
 `pid`, `ppid`, `at_ns`, `ended_ns` (or null), `rank` and `worker` (or null), and `threads`, the main
 thread first: `is_main`, `since_ns` (how long the thread has stood there), `user`, the innermost
 frame of the user's code, `called`, the frame that it called, and `innermost`. A frame is
@@ -20,7 +20,7 @@ from trainprof.record.names import UNKNOWN_SITE, site_name
 STACKS_SUFFIX: Final = ".stacks"
 SLOT_BYTES: Final = 4096
 SLOTS: Final = 2
-# A page of some machines has 64 KiB.
+# Some machines have pages of 64 KiB.
 _MAX_FILE_BYTES: Final = 1 << 17
 
 
@@ -35,13 +35,13 @@ def stack_paths(events: Path) -> list[Path]:
 
 
 def read_last_stacks(events: Path) -> list[dict[str, Any]]:
-    """Returns the last sample of each process; what cannot be read is left out."""
+    """Returns the last sample of each process, without unreadable ones."""
     samples = (_newest(path) for path in stack_paths(events))
     return [sample for sample in samples if sample is not None]
 
 
 def main_place(sample: dict[str, Any], cwd: str | None) -> str | None:
-    """Returns where the main thread of a sample stands in the user's code, as `train.py:41`."""
+    """Returns the main thread's line in the user's code, such as `train.py:41`."""
     threads = sample.get("threads")
     for thread in threads if isinstance(threads, list) else []:
         if isinstance(thread, dict) and thread.get("is_main"):

@@ -1,4 +1,4 @@
-"""Stretches of an event log's file: allocated, mapped for writing, and how large they may grow."""
+"""Chunks of an event log: allocated and mapped for writing, with limits on their size."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Final
 from trainprof.record.schema import CHUNK_BYTES, MAX_WRITTEN_BYTES, Stop
 
 _PAGE_BYTES: Final = mmap.ALLOCATIONGRANULARITY
-# A worker of a short pass writes 7 to 9 KiB, and a run may start thousands of them.
+# A worker of a short epoch writes 7 to 9 KiB, and a run may start thousands of workers.
 FIRST_CHUNK_BYTES: Final = max(16 << 10, _PAGE_BYTES)
-# For what a process tells of its own end when its log had grown too large before.
+# Room for a process's last records when its log had reached its limit.
 END_BYTES: Final = 1 << 20
-# The rest of the disk is the script's: its next checkpoint must not fail for a recording. Less of
-# a small file system, and a log that is smaller than this one is no matter.
+# Disk space left free, so that a recording never makes the script's next checkpoint fail. A
+# smaller share on a small file system; logs below SMALL_LOG_BYTES are not checked.
 LEFT_FREE_BYTES: Final = 1 << 30
 LEFT_FREE_SHARE: Final = 0.05
 SMALL_LOG_BYTES: Final = 16 << 20
@@ -24,10 +24,10 @@ _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
 
 
 class Chunk:
-    """One mapped stretch of the log file, and the descriptor that Python's mmap keeps for it."""
+    """One mapped part of the log file, and the descriptor that Python's mmap keeps open."""
 
     def __init__(self, path: str, offset: int, size: int) -> None:
-        """Maps `size` bytes at `offset`, both whole pages; at 0 it makes a new file."""
+        """Maps `size` bytes at `offset` (both multiples of a page); offset 0 creates the file."""
         self.offset, self.size = offset, size
         flags = os.O_RDWR | os.O_CLOEXEC | _NO_LINK
         if offset == 0:
@@ -39,7 +39,7 @@ class Chunk:
             if sys.version_info >= (3, 13):
                 self.buffer = mmap.mmap(descriptor, size, offset=offset, trackfd=False)
                 return
-            # mmap duplicates the descriptor to the lowest free number, which this finds out.
+            # mmap will duplicate the descriptor to the lowest free number: this one.
             self._kept = os.dup(descriptor)
             os.close(self._kept)
             self.buffer = mmap.mmap(descriptor, size, offset=offset)
@@ -49,7 +49,7 @@ class Chunk:
             os.close(descriptor)
 
     def may_be_released(self) -> bool:
-        """False once the script has closed our descriptor: unmapping would close its successor."""
+        """Returns False if the script closed our descriptor: unmapping would close its file."""
         if self._kept < 0:
             return True
         try:
@@ -59,7 +59,7 @@ class Chunk:
         return (status.st_dev, status.st_ino) == self._file
 
     def is_cut(self, path: str, used: int) -> bool:
-        """Gives back the pages behind the first `used` bytes of the log's last chunk, if it can."""
+        """Truncates the log's last chunk to its first `used` bytes; returns whether it could."""
         kept = -(-used // _PAGE_BYTES) * _PAGE_BYTES
         if kept >= self.size:
             return False
@@ -78,28 +78,28 @@ class Chunk:
 
 
 def next_chunk_bytes(written: int, *, is_script: bool) -> int:
-    """Returns the size of the chunk that follows `written` bytes: their double is the next size.
+    """Returns the size of the chunk after `written` bytes, which doubles a child's log.
 
-    The script's own process trains, as a rule: there a log that grows is to be rare.
+    The script's process gets large chunks at once: it trains, and growing a log takes time.
     """
     return CHUNK_BYTES if is_script else min(max(written, FIRST_CHUNK_BYTES), CHUNK_BYTES)
 
 
 def check_room(directory: str, written: int) -> None:
-    """Raises OSError of a `Stop` where a log of `written` bytes may not grow further."""
+    """Raises OSError with a `Stop` if a log of `written` bytes may not grow further."""
     if written >= MAX_WRITTEN_BYTES:
-        raise OSError(Stop.LARGE, "the log is large enough")
+        raise OSError(Stop.LARGE, "the log reached its size limit")
     if written < SMALL_LOG_BYTES:
         return
     status = os.statvfs(directory)
-    # Some file systems in user space tell nothing at all.
+    # Some FUSE file systems report 0 for all of these.
     wanted = min(LEFT_FREE_BYTES, LEFT_FREE_SHARE * status.f_blocks * status.f_frsize)
     if status.f_bavail * status.f_frsize < wanted:
-        raise OSError(Stop.LITTLE_ROOM, "the rest of the disk is the script's")
+        raise OSError(Stop.LITTLE_ROOM, "the rest of the disk is left to the script")
 
 
 def allocate(descriptor: int, offset: int, size: int) -> None:
-    """Gets room on the disk, or OSError: who writes to a mapping without any is killed."""
+    """Allocates disk space or raises OSError: writing to a mapping without it is SIGBUS."""
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(descriptor, offset, size)

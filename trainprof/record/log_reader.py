@@ -1,4 +1,4 @@
-"""Reads event logs as they are on disk: whole, still growing, or cut at any byte."""
+"""Reads event logs: complete, still growing, or cut at any byte."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainprof.record.schema import (
 )
 
 MAX_TEXT_BYTES: Final = 1 << 20
-# Of one log: 134 million records, which take the analysis some 12 GB.
+# Read of one log: 134 million records, about 12 GB in the analysis.
 MAX_LOG_BYTES: Final = 1 << 32
 _LARGE_BYTES: Final = 1 << 30
 # 146 years after a boot.
@@ -38,25 +38,25 @@ _MAX_EXTENTS: Final = 4096
 
 
 class UnreadableLog(TrainprofError):
-    """The file is no event log, or one of a newer version."""
+    """The file is not an event log, or one of a newer version."""
 
     slug, exit_code = "unreadable-log", 2
 
 
 class EmptyLog(UnreadableLog):
-    """Nothing was written into it: as a process leaves it that is killed while it makes its log."""
+    """An empty file: its process was killed while it created the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventLogFile:
-    """A log as found.
+    """A log as it is on disk.
 
     Attributes:
-        header: {pid, ppid, role, forked_from, perf_ns, time_ns, ...}; {} where the header is cut.
-        body: Whole records; holes included, but for empty pages at the end of the log.
-        cut_bytes: At the end, that are no whole record.
+        header: {pid, ppid, role, forked_from, perf_ns, time_ns, ...}; {} if the header is cut.
+        body: Complete records, holes included, without empty pages at the end.
+        cut_bytes: Bytes of an incomplete record at the end.
         stopped_ns, stopped_errno: When recording stopped early (perf_counter_ns), and why.
-        unread_bytes: Beyond MAX_LOG_BYTES.
+        unread_bytes: Bytes beyond MAX_LOG_BYTES.
     """
 
     path: Path
@@ -72,9 +72,9 @@ class EventLogFile:
 
 
 def log_paths(events: Path) -> list[Path]:
-    """Returns the logs of a run, oldest name first; none when there is no such directory."""
+    """Returns the logs of a run, oldest name first; [] without the directory."""
     try:
-        if events.is_symlink():  # what it points at is not the run's
+        if events.is_symlink():  # its target is outside of the run
             return []
         return sorted(p for p in events.iterdir() if p.suffix == EVENT_LOG_SUFFIX and p.is_file())
     except OSError:
@@ -82,14 +82,14 @@ def log_paths(events: Path) -> list[Path]:
 
 
 def read_log(path: Path) -> EventLogFile:
-    """Maps a log for reading; UnreadableLog if it is none, newer, or cannot be opened."""
+    """Maps a log for reading; UnreadableLog if it cannot be opened, is not a log, or is newer."""
     try:
         descriptor = open_run_file(path)
     except OSError as error:
         raise UnreadableLog(f"Cannot open {path.name}: {error.strerror}") from error
     try:
         written = _data_end(descriptor, os.fstat(descriptor).st_size)
-        size = _size_for_good(descriptor, min(written, MAX_LOG_BYTES))
+        size = _stable_size(descriptor, min(written, MAX_LOG_BYTES))
         if size == 0:
             raise EmptyLog(f"{path.name} is empty")
         if size < HEADER_PREFIX.size:
@@ -105,7 +105,7 @@ def read_log(path: Path) -> EventLogFile:
     if version > SCHEMA_VERSION:
         raise UnreadableLog(
             f"{path.name} has log version {version}; this trainprof reads up to {SCHEMA_VERSION}",
-            hint="Read it with the trainprof that wrote it, or a newer one.",
+            hint="Read it with the trainprof version that wrote it, or a newer one.",
         )
     header_end = HEADER_PREFIX.size + min(header_bytes, STOPPED_OFFSET - HEADER_PREFIX.size)
     whole = max(0, (size - HEADER_BYTES) // RECORD_BYTES) * RECORD_BYTES
@@ -126,7 +126,7 @@ def read_log(path: Path) -> EventLogFile:
 
 
 def _data_end(descriptor: int, size: int) -> int:
-    """Returns the size of a log, of a very large one without a hole at its end."""
+    """Returns a log's size, without a hole at its end if it is very large."""
     end = 0
     if size > _LARGE_BYTES and hasattr(os, "SEEK_DATA"):
         try:
@@ -134,14 +134,14 @@ def _data_end(descriptor: int, size: int) -> int:
                 end = os.lseek(descriptor, end, os.SEEK_DATA)
                 end = os.lseek(descriptor, end, os.SEEK_HOLE)
         except OSError as error:
-            return end if error.errno == errno.ENXIO else size  # ENXIO: there is no data behind
+            return end if error.errno == errno.ENXIO else size  # ENXIO: no data after `end`
     return size
 
 
-def _size_for_good(descriptor: int, size: int) -> int:
-    """Returns the size of a log without the empty pages of its last chunk.
+def _stable_size(descriptor: int, size: int) -> int:
+    """Returns a log's size without the empty pages of its last chunk.
 
-    A process that comes to its end cuts them off: whoever reads them in a mapping then is killed.
+    An ending process truncates them, and reading them in a mapping would then be SIGBUS.
     """
     begin = max(0, size - CHUNK_BYTES)
     data = os.pread(descriptor, size - begin, begin).rstrip(b"\0")
@@ -158,7 +158,7 @@ def _header(text: bytes) -> dict[str, Any]:
 
 
 def join_texts(records: Iterable[bytes]) -> dict[int, tuple[Topic, str]]:
-    """Returns (topic, text) by id from TEXT records in any order; incomplete texts are left out."""
+    """Returns (topic, text) by id from TEXT records in any order, without incomplete texts."""
     parts: dict[int, dict[int, bytes]] = {}
     topics: dict[int, int] = {}
     lengths: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Masks secrets in command lines and texts, before they are written or shown."""
+"""Masks secrets in command lines and texts before they are written or shown."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ _SECRET_NAME: Final = re.compile(
     r"|(^|[-_.])(pwd?|pass|auth|cookies?|bearer|jwt|pat|webhook)$",
     re.IGNORECASE,
 )
-# Names that only look like it, as common in training scripts as the real ones.
+# Harmless names that contain such words, common in training scripts.
 _HARMLESS_NAME: Final = re.compile(
     r"tokeni[sz]\w*|key-?_?(points?|frames?|words?|boards?)|(mon|don|tur|hoc|joc)key"
     r"|(max|min|num|n)[-_](\w*[-_])?tokens"
-    # A tokenizer's, of `transformers` and `diffusers`; and columns of a data set.
+    # Tokenizer arguments in `transformers` and `diffusers`; columns of datasets.
     r"|(pad|eos|bos|unk|mask|cls|sep|special|additional|image|stop|placeholder|initializer)"
     r"[-_]tokens?$"
     r"|(image|label|text|target|caption|input|output|sort|column|group|data|feature)[-_]keys?$",
     re.IGNORECASE,
 )
-# Those of which even a number may be one: key and token as often name sizes.
+# Names whose value is masked even if it is a number; "key" and "token" often name sizes.
 _SURELY_SECRET: Final = re.compile(
     r"secret|passw(or)?d|passphrase|credential|(^|[-_.])pwd?$", re.IGNORECASE
 )
-# A password to some programs, a port, a path or a pass to others.
+# A password for some programs, a port, a path or a number of epochs for others.
 _MAYBE_SECRET: Final = re.compile(r"-p|(.*[-_.])?pass", re.IGNORECASE)
-# `me:password`, as curl takes it; a name alone is none.
+# `user:password` as in curl; a user name alone is not secret.
 _LOGIN: Final = re.compile(r"-u|--(\w+[-_])?user", re.IGNORECASE)
 _LIST: Final = re.compile(r"(key|token|secret|passw(or)?d|credential|cookie)s$", re.IGNORECASE)
-# What nobody could keep secret: a switch, and a number of few digits, or some of them.
+# Values that are never secret: switches, and numbers of few digits or lists of them.
 _SWITCH: Final = re.compile(r"true|false|yes|no|on|off|none|null", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"[+-]?(?P<digits>\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?", re.IGNORECASE)
 _MOST_DIGITS: Final = 7
 _PORT_DIGITS: Final = 5
 _ASSIGNMENT: Final = re.compile(r"(?P<name>[-+~]{0,2}[A-Za-z_][\w.+-]*)=(?P<value>.*)", re.DOTALL)
 
-# What a secret looks like, and who says so: the provider's documentation, an RFC, or the rule of
-# gitleaks or plugin of detect-secrets that knows the form. Each stands behind what every text that
-# holds one has in it, in small letters: compiled when the first does. The group `kept` stays.
+# Formats of secrets, with the source: the provider's docs, an RFC, a gitleaks rule or a
+# detect-secrets plugin. The lower-case marks come first: a regex is compiled only for texts with
+# one of them. The group `kept` is not masked.
 _FORMS: Final = (
     # RFC 3986, 3.2.1: userinfo; detect-secrets BasicAuthDetector
     (("://",), r"(?P<kept>://)[^/@\s]+(?=@)"),
@@ -90,8 +90,8 @@ _FORMS: Final = (
     # RFC 6265, 4
     (("cookie",), r"(?P<kept>\b(?i:(?:set-)?cookie)\\?[\"']?:\s*\\?[\"']?)[^\"'\\\r\n]+"),
 )
-# A name and its value within a text: JSON, YAML, headers, connection strings. A token or a key
-# needs a word before it: errors tell of an unexpected token, and functions take a key.
+# A name and its value within a text: JSON, YAML, headers, connection strings. "token" and "key"
+# need a word before them: "unexpected token" and `key=` of functions are harmless.
 _NAMES: Final = ("pass", "pwd", "secret", "credential", "key", "token")
 _NAMED_VALUE: Final = (
     r"(?<![\w.-])(?P<name>[\w.-]{0,64}(?:passw(?:or)?d|passphrase|pwd|secret|credential"
@@ -100,17 +100,17 @@ _NAMED_VALUE: Final = (
     r"(?P<between>\\?[\"']?\s*[:=]\s*)"
     r"(?:(?P<quote>\\?[\"'])(?P<quoted>.{1,4096}?)(?P=quote)|(?P<plain>[^\s\"'\\,;&(){}\[\]<>]+))"
 )
-# A signed link is as good as a password to who reads it.
+# Parameters of signed URLs, which grant access like a password.
 _QUERY: Final = re.compile(r"(?P<name>[?&;#][\w.~%+-]*)=(?P<value>[^&;#\s]+)")
 _SIGNATURE: Final = re.compile(r"(sig|signature|auth)$", re.IGNORECASE)
-# Shorter ones are words of other texts, too.
+# Shorter values also occur in other texts.
 _LEAST_KNOWN: Final = 6
 
 
 def masked_argv(argv: Sequence[str]) -> list[str]:
-    """Returns `argv` with values masked that look secret, or whose option's name does.
+    """Returns `argv` with values masked that are secret by their format or their option's name.
 
-    Switches stay, and numbers of few digits: runs that differ by them are not alike.
+    Switches and numbers of few digits stay: `compare` needs them to tell runs apart.
     """
     masked = []
     option = None
@@ -127,10 +127,10 @@ def masked_argv(argv: Sequence[str]) -> list[str]:
 
 
 def secret_values(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Returns what a command and its environment hand down under names of secrets, longest first.
+    """Returns the values in a command and environment whose names are secret, longest first.
 
-    Without what may be plain words: short ones, and those without a digit whose name may be a
-    column's or a file's.
+    Leaves out what may be plain words: short values, and those without a digit unless the name is
+    surely secret.
     """
     named = [
         *zip(("", *argv), argv, strict=False),
@@ -153,9 +153,9 @@ def secret_values(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
 
 
 def masked_text(text: str, known: Sequence[str] = ()) -> str:
-    """Returns `text` with secrets masked: well-known forms, and values that go by such a name.
+    """Returns `text` with secrets masked: known formats, and values after a secret's name.
 
-    `known` secrets, longest first, are masked anywhere. Not for code: expressions may be masked.
+    `known` secrets, longest first, are masked anywhere. Not for code: it may mask expressions.
     """
     for secret in known:
         text = text.replace(secret, MASK)
@@ -171,7 +171,7 @@ def masked_text(text: str, known: Sequence[str] = ()) -> str:
 
 
 def masked_json(value: Any) -> Any:
-    """Returns a JSON value with all its texts masked, names included."""
+    """Returns a JSON value with secrets masked in all its texts, keys included."""
     if isinstance(value, str):
         return masked_text(value)
     if isinstance(value, Mapping):
@@ -180,7 +180,7 @@ def masked_json(value: Any) -> Any:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what goes by that name is a secret, as far as the name tells."""
+    """Returns whether a value of that name is probably secret."""
     return _SECRET_NAME.search(_HARMLESS_NAME.sub("", name)) is not None
 
 
@@ -210,7 +210,7 @@ def _masked_value(name: str, value: str) -> str:
 
 
 def _are_numbers(value: str, most_digits: int) -> bool:
-    """Whether it is a number of few digits, or a list of them such as [64,128]."""
+    """Returns whether it is a number of few digits, or a list of them such as [64,128]."""
     numbers = [_NUMBER.fullmatch(part.strip()) for part in value.strip("[]()").split(",")]
     return all(
         number and sum(map(str.isdigit, number["digits"])) <= most_digits for number in numbers

@@ -1,4 +1,4 @@
-"""Names under which the supervisor and the profiled process find each other."""
+"""Names that the supervisor and the profiled process share."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ ENV_DIRECTORY: Final = "TRAINPROF_DIR"
 ENV_OPTIONS: Final = "TRAINPROF_OPTIONS"
 EVENTS: Final = "events"
 SOURCES: Final = "sources"
-# Of ranks that share a directory: after how many steps all of them end.
+# File with the step count at which all ranks of a directory end.
 LAST_STEP: Final = "last_step"
-# What ended a run, as its summary and its LIMIT record have it.
+# What ended a run, in its summary and its LIMIT record.
 MAX_STEPS: Final = "--max-steps"
 MAX_TIME: Final = "--max-time"
-# Path of a module of the script's that is called trainprof; sitecustomize.py has the same name.
+# File with the path of a user module named trainprof; sitecustomize.py has this name too.
 NAME_TAKEN: Final = "name_taken"
 EVENT_LOG_SUFFIX: Final = ".events"
-# Stands in a manifest's command for what looked like a secret.
+# In place of a secret.
 MASK: Final = "***"
+UNKNOWN_SITE: Final = "unknown"
 
 
 def is_named(name: str, pattern: str) -> bool:
@@ -28,13 +29,10 @@ def is_named(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition(".")[2], pattern)
 
 
-UNKNOWN_SITE: Final = "unknown"
-
-
 def site_name(place: Any, cwd: str | None) -> str:
-    """Returns `file.py:41` of a SITE text's [file, line, function], UNKNOWN_SITE of anything else.
+    """Returns `file.py:41` for [file, line, function], else UNKNOWN_SITE.
 
-    Files below `cwd` are shown relative to it.
+    Files below `cwd` are relative to it.
     """
     if not isinstance(place, list) or len(place) < 2:
         return UNKNOWN_SITE

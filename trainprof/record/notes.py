@@ -1,8 +1,8 @@
-"""Typed notes: what a probe writes down once, and how it is read back, by one definition.
+"""Typed notes: one definition both writes and reads what a probe records once.
 
 A note is a frozen dataclass with a `KEY`. Its fields are ints, floats, strings, bools, any of these
-or None, tuples of these, other notes and tuples of them. Every field has a default, which stands
-for what is missing or damaged: nothing in a log is trusted.
+or None, tuples of these, other notes and tuples of notes. Every field has a default, used for
+missing or damaged values: a log's content is not trusted.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
-# Beyond it a number is damage, not a measurement (10^18 ns are 31 years, 10^18 bytes an exabyte);
-# below it a time and its difference to another fit an int64.
+# Larger numbers are damage, not measurements (10^18 ns are 31 years, 10^18 bytes an exabyte).
+# Below it a time and a difference of times fit an int64.
 MAX_NUMBER: Final = 1 << 62
-# Which of several notes under a key was written last.
+# Orders notes under one key: the highest was written last.
 NUMBER: Final = "number"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Note:
-    """What every note is; a note inside another one needs no key."""
+    """Base of all notes; a note inside another one needs no key."""
 
     KEY: ClassVar[str] = ""
 
@@ -31,9 +31,13 @@ AnyNote = TypeVar("AnyNote", bound=Note)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnusedGradients(Note):
-    """Gradients that no optimizer has; shares of backward's time, alone and mixed with used ones.
+    """Gradients of parameters that no optimizer has.
 
-    `model_site` is the line that calls the model with most of them, `site` that of their pass.
+    Attributes:
+        unused_share: Part of backward time in passes with only such gradients, 0 to 1.
+        mixed_share: The same for passes that also compute used gradients.
+        model_site: Line that calls the model with most of them.
+        site: Line of their backward pass.
     """
 
     KEY: ClassVar[str] = "unused_gradients"
@@ -55,26 +59,26 @@ class DiscardedGradients(UnusedGradients):
 
 
 def record_of(notes: Note | Sequence[Note], key: str | None = None) -> dict[str, object]:
-    """Returns a note, or several of one kind, as JSON under their key; several may be none."""
+    """Returns a note, or a list of one kind, as JSON under its key; an empty list needs `key`."""
     if isinstance(notes, Note):
         return {notes.KEY: dataclasses.asdict(notes)}
     return {key or notes[0].KEY: [dataclasses.asdict(note) for note in notes]}
 
 
 def last_note(kind: type[AnyNote], records: Iterable[Mapping[str, Any]]) -> AnyNote | None:
-    """Returns the note of a kind that was written last, None where there is none."""
+    """Returns the last written note of a kind, None without one."""
     value = last_record(kind.KEY, records).get(kind.KEY)
     return _read_note(kind, value) if isinstance(value, Mapping) else None
 
 
 def last_notes(kind: type[AnyNote], records: Iterable[Mapping[str, Any]]) -> list[AnyNote]:
-    """Returns the notes of a kind that were written last as one list."""
+    """Returns the last written list of notes of a kind."""
     value = last_record(kind.KEY, records).get(kind.KEY)
     return list(_read_tuple(kind, value))
 
 
 def last_record(key: str, records: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Returns the record with a key that was written last, an empty one where there is none."""
+    """Returns the last written record with a key, {} without one."""
     with_key = [record for record in records if key in record]
     return max(with_key, key=lambda record: integer(record.get(NUMBER)) or 0, default={})
 
@@ -90,7 +94,7 @@ def _read_note(kind: type[AnyNote], value: Mapping[str, Any]) -> AnyNote:
 
 
 def _read(kind: Any, value: Any, default: Any) -> Any:
-    """Returns a value as its field's type has it, the default where it is something else."""
+    """Returns a value if it has its field's type, else the default."""
     options = typing.get_args(kind)
     if typing.get_origin(kind) is tuple:
         return _read_tuple(options[0], value)
@@ -110,19 +114,19 @@ def _read(kind: Any, value: Any, default: Any) -> Any:
 
 
 def _read_tuple(kind: Any, values: Any) -> tuple[Any, ...]:
-    """Returns those of a list that are of a type."""
+    """Returns the items of a list that have a type."""
     missing = object()
     read = (_read(kind, value, missing) for value in (values if isinstance(values, list) else ()))
     return tuple(value for value in read if value is not missing)
 
 
 def integer(value: Any) -> int | None:
-    """Returns `value` if it is an int that something can have measured, else None."""
+    """Returns `value` if it is an int of plausible size, else None."""
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     return value if is_integer and -MAX_NUMBER < value < MAX_NUMBER else None
 
 
 def known(value: Any) -> float | None:
-    """Returns a number that something can have measured, None for anything else."""
+    """Returns `value` if it is a number of plausible size, else None."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return value if is_number and -MAX_NUMBER < value < MAX_NUMBER else None

@@ -1,4 +1,4 @@
-"""Exceptions that a signal handler of the script's raises while code of ours runs: the script's."""
+"""Detects exceptions that a signal handler of the script raised while our code ran."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
-# An exception's own class may watch that its attributes are read.
+# By the base class: an exception's class may override attribute access.
 traceback_of: Final[Callable[[BaseException], TracebackType | None]] = vars(BaseException)[
     "__traceback__"
 ].__get__
 
 
 def comes_from_signal_handler(error: BaseException) -> bool:
-    """Whether a signal handler of the script's raised it: they run wherever Python code does."""
+    """Returns whether a signal handler raised it: handlers run wherever Python code does."""
     import signal
     from inspect import getattr_static
 

@@ -1,27 +1,27 @@
-"""What counts as a step where several optimizers take turns: as the report has it, so limits do.
+"""Counts steps where several optimizers alternate, for limits as for the report.
 
-Each update is a step, but for optimizers that take turns within a batch (a discriminator's and a
-generator's, one for each part of a model): those make a step together, as often as the busiest of
-them makes an update. One that makes several updates on end (twenty batches for one model, then
-twenty for the other; a client's turn in federated learning) makes a block of steps.
+Each update is a step. Optimizers that alternate within a batch (a generator's and a
+discriminator's, one for each part of a model) make a step together: the busiest one's updates
+count. Consecutive updates of one optimizer (twenty batches for one model, then twenty for the
+other, or a client in federated learning) are a block of steps.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# Updates on end that are a block. Two may be of one round: CleanRL's SAC updates a policy twice for
-# two updates of its critics (policy_frequency), TD3 a policy once.
+# Consecutive updates that make a block. Two may belong to one round: CleanRL's SAC updates its
+# policy twice for two critic updates (policy_frequency), TD3 once.
 LEAST_BLOCK: Final = 3
 
 
 class _Turns:
-    """Optimizers each of which stepped again after another of them began, or a single one.
+    """Optimizers that alternate, or a single one.
 
     Attributes:
-        updates, outside: Updates by optimizer, and those of them that are not in blocks.
-        in_blocks: Updates in blocks, of all.
-        busiest: The optimizer with most updates; of equal ones the one that made the last.
+        updates, outside: Updates by optimizer, all and those outside of blocks.
+        in_blocks: Updates in blocks, all optimizers.
+        busiest: The optimizer with most updates; among equals the last to update.
     """
 
     __slots__ = ("busiest", "in_blocks", "outside", "updates")
@@ -32,14 +32,14 @@ class _Turns:
         self.in_blocks = 0
         self.busiest = optimizer
 
-    def add(self, optimizer: int, on_end: int) -> None:
-        """Counts an update, the last of so many on end."""
+    def add(self, optimizer: int, consecutive: int) -> None:
+        """Counts an update, the last of `consecutive` ones."""
         self.updates[optimizer] += 1
         if self.is_busiest(optimizer):
             self.busiest = optimizer
-        if on_end < LEAST_BLOCK:
+        if consecutive < LEAST_BLOCK:
             self.outside[optimizer] += 1
-        elif on_end == LEAST_BLOCK:
+        elif consecutive == LEAST_BLOCK:
             self.outside[optimizer] -= LEAST_BLOCK - 1
             self.in_blocks += LEAST_BLOCK
         else:
@@ -56,26 +56,26 @@ class _Turns:
         return self.updates[optimizer] >= self.updates[self.busiest]
 
     def steps(self) -> int:
-        """Returns 0 after a single update: others may take turns with it that are yet to come."""
+        """Returns 0 after a single update: other optimizers may follow in the same step."""
         if self.updates[self.busiest] == 1:
             return 0
         return self.in_blocks + self.outside[self.busiest]
 
 
 class StepCount:
-    """Counts steps while updates are made; the first ones of a block once it is one.
+    """Counts steps as updates happen.
 
-    Threads whose optimizers step at the same time may make it miscount, but not fail.
+    Threads whose optimizers step concurrently may make it miscount, but not fail.
     """
 
     def __init__(self) -> None:
         self._turns: _Turns | None = None
-        # Those before, of which none has stepped again, and the steps in them.
+        # Earlier turns, whose optimizers have not stepped again, and their steps.
         self._earlier: list[_Turns] = []
         self._earlier_steps = 0
         self._known: set[int] = set()
         self._last: int | None = None
-        self._on_end = 0
+        self._consecutive = 0
 
     @property
     def steps(self) -> int:
@@ -84,15 +84,15 @@ class StepCount:
 
     def add(self, optimizer: int) -> None:
         """Counts an outermost update of one optimizer."""
-        on_end = self._on_end + 1 if optimizer == self._last else 1
-        self._last, self._on_end = optimizer, on_end
+        self._consecutive = self._consecutive + 1 if optimizer == self._last else 1
+        self._last = optimizer
         turns = self._turns
         if turns is None or optimizer not in turns.updates:
             turns = self._turns = self._joined(turns, optimizer)
-        turns.add(optimizer, on_end)
+        turns.add(optimizer, self._consecutive)
 
     def begins_step(self, optimizer: int) -> bool:
-        """Whether an update of this optimizer would be one of the next step."""
+        """Returns whether an update of this optimizer would belong to the next step."""
         turns = self._turns
         if optimizer == self._last or turns is None:
             return True
@@ -101,7 +101,7 @@ class StepCount:
         return optimizer in self._known
 
     def _joined(self, turns: _Turns | None, optimizer: int) -> _Turns:
-        """Returns the turns in which an optimizer steps that is not in the last ones."""
+        """Returns the turns of an optimizer that is not in the last ones, merging those between."""
         if turns is None or optimizer not in self._known:
             if turns is not None:
                 self._earlier.append(turns)
@@ -111,7 +111,7 @@ class StepCount:
         while optimizer not in turns.updates:
             try:
                 earlier = self._earlier.pop()
-            except IndexError:  # another thread has joined them
+            except IndexError:  # another thread merged them
                 return _Turns(optimizer)
             self._earlier_steps -= earlier.steps()
             earlier.join(turns)

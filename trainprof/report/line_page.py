@@ -1,4 +1,4 @@
-"""Line times: a page with hot lines marked and cold ones folded, and kernprof's table."""
+"""The page of line times, hot lines marked and cold ones folded, and kernprof's table."""
 
 from __future__ import annotations
 
@@ -22,30 +22,27 @@ from trainprof.analysis.summary.code import (
 )
 from trainprof.report.text.layout import BLANK, Column, Page
 from trainprof.report.text.safe_text import clip_end, one_line
-from trainprof.report.text.units import NOT_MEASURED, count, counted, percent, seconds
+from trainprof.report.text.units import count, counted, percent, seconds
 
 _HOT_SHARE: Final = 0.2
 _WARM_SHARE: Final = 0.05
 _COLD_SHARE: Final = 0.01
-# So many cold lines in a row are folded: fewer are as quickly read as the line that says so.
-_FOLDED_AT_LEAST: Final = 4
-# From so many functions on, a table of them comes first.
-_OVERVIEW_FROM: Final = 3
+_FOLDED_AT_LEAST: Final = 4  # cold lines in a row
+_OVERVIEW_FROM: Final = 3  # functions: then a table of them comes first
 _TITLES: Final = ("Line", "Hits", "Time", "Per hit", "% time")
 _EMPTY: Final = ("", "", "", "")
 _GAP: Final = "  "
-# Columns give way to the code where it would have less.
+# Columns are dropped until the code has this width.
 _CODE_CELLS: Final = 30
 _TAB_CELLS: Final = 4
 _WIDEST_NAME: Final = 40
 _WHY: Final = {"profile": "under @profile", "-f": "named by -f"}
-# kernprof's table: the unit that it is in, and the columns of line_profiler 5's
-# rc/line_profiler.toml, which grow with what stands in them.
+# kernprof's unit and the least column widths, as in rc/line_profiler.toml of line_profiler 5.
 _KERNPROF_UNIT_S: Final = 1e-6
 _TABLE_TITLES: Final = ("Line #", "Hits", "Time", "Per Hit", "% Time", "Line Contents")
 _LINE_CELLS: Final = 6
 _CELLS: Final = (9, 12, 8, 8)
-# Without their text the lines between two timed ones are empty, and a damaged log may name any.
+# Rows without text between the first and last timed line; a damaged log may name any line.
 _MAX_EMPTY_LINES: Final = 10_000
 _LOST: Final = """
 Could not find file {}
@@ -65,9 +62,11 @@ def render(
     per_process: bool = False,
     closing: Sequence[str] = (),
 ) -> str:
-    """Returns the functions in their order, then notes on all of them; verbose: nothing is folded.
+    """Returns the functions in their order, then the notes; a verbose page folds no lines.
 
-    `unit_s`: of the times, None: each its own; `closing`: words and a command behind the notes.
+    Args:
+        unit_s: Unit of all times in s; None: each time has its own.
+        closing: Words and a command that end the page.
     """
     lines: list[Text] = []
     shown = [function for function in profile.functions if function.rows or not skip_zero]
@@ -89,7 +88,7 @@ def render(
 def _functions(
     functions: Sequence[FunctionTimes], profile: LineProfile, page: Page, unit_s: float | None
 ) -> list[Text]:
-    """Returns each function's lines; those that took next to nothing in one sentence."""
+    """Returns each function's lines; functions under `_COLD_SHARE` of the slowest by name only."""
     least = _COLD_SHARE * max((function.time for function in functions), default=0)
     minor = [function for function in functions if function.rows and function.time < least]
     minor = minor if len(minor) > 1 and not page.verbose else []
@@ -100,18 +99,18 @@ def _functions(
         name = page.shortened(function.name, page.width // 2)
         site = page.text(page.site(profile.site(function)))
         lines.append(Text.assemble(page.text(name, "bold"), "  ", site))
-        spent = f"no line was reached: {function.unseen}"
+        spent = f"no line times: {function.unseen}"
         if function.rows:
             where = f" in {_where(function)}" if function.by_process else ""
             spent = f"{seconds(function.time * NS_S)}{where}"
-        lost = "the text of its lines is lost" if function.rows and not function.source else ""
+        lost = "source not found" if function.rows and not function.source else ""
         fragments = (spent, _why(function), lost)
         lines += page.paragraph(", ".join(filter(None, fragments)), indent=2)
         lines += [*(_listing(function, page, unit_s) if function.rows else ()), *BLANK]
     if minor:
         names = ", ".join(page.shortened(function.name, _WIDEST_NAME) for function in minor)
-        under = f"Less than {percent(_COLD_SHARE)} of the longest's time"
-        lines += [*page.paragraph(f"{under}, shown by --verbose: {names}"), *BLANK]
+        text = f"Under {percent(_COLD_SHARE)} of the slowest (shown by --verbose): {names}"
+        lines += [*page.paragraph(text), *BLANK]
     return lines
 
 
@@ -122,7 +121,7 @@ def _overview(functions: Sequence[FunctionTimes], profile: LineProfile, page: Pa
         [
             Column("Function", [function.name for function in ranked], is_number=False),
             Column("at", sites, is_number=False, gives_way=True),
-            Column("chosen as", [*map(_why, ranked)], is_number=False, dropped=1),
+            Column("why", [*map(_why, ranked)], is_number=False, dropped=1),
             Column("time", [seconds(function.time * NS_S) for function in ranked]),
             Column("in", [*map(_where, ranked)], is_number=False, dropped=2),
         ]
@@ -197,7 +196,7 @@ def _cells(function: FunctionTimes, unit_s: float | None) -> dict[int, tuple[str
 
 
 def _folds(shares: Sequence[float], codes: Sequence[str]) -> list[bool]:
-    """Returns which lines are folded: cold ones away from the function's head and warm lines."""
+    """Returns which lines are folded: cold ones not next to the function's head or a warm line."""
     opening = next((at for at, code in enumerate(codes) if not code.startswith("@")), len(codes))
     is_cold = [
         at > opening
@@ -223,15 +222,15 @@ def _where(function: FunctionTimes) -> str:
 
 
 def line_notes(profile: LineProfile, *, is_merged: bool = True) -> list[str]:
-    """Returns a sentence each; `is_merged`: times of all processes were added up."""
+    """Returns one sentence per note; `is_merged`: times are summed over processes."""
     notes: list[str] = []
     processes = [process.label for process in profile.processes()]
     if not profile.functions:
-        notes.append("No function's lines were timed.")
+        notes.append("No function was timed.")
     if is_merged and len(processes) > 1:
         notes.append(
-            f"Times are added up over {processes_in_words(processes)} and may exceed the run's; "
-            "--per-process shows each."
+            f"Times are summed over processes ({processes_in_words(processes)}) and can exceed the "
+            "run time; --per-process splits them."
         )
     changed = {
         profile.site(function).rpartition(":")[0]
@@ -241,37 +240,31 @@ def line_notes(profile: LineProfile, *, is_merged: bool = True) -> list[str]:
     if changed:
         verb = "has" if len(changed) == 1 else "have"
         files = ", ".join(sorted(changed))
-        notes.append(f"{files} {verb} changed since the run: the lines are shown as they ran.")
-    cost = profile.cost
-    if cost is not None:
-        callees = (
-            "Python code that timed lines call (a library's, say) is slowed as well, before Python "
-            "3.12, by an unknown time. "
-        )
-        notes.append(
-            f"Timing cost {_overhead(cost)}. {callees if cost.traces_callees else ''}It slows some "
-            "parts of the script more than others: for a verdict use trainprof run."
-        )
-    return [*notes, *(f"Missing: {sentence}." for sentence in profile.damage)]
+        notes.append(f"{files} {verb} changed since the run; the page shows the lines that ran.")
+    if profile.cost is not None:
+        added = _overhead(profile.cost)
+        notes.append(f"Line timing added {added}; use trainprof run for a verdict.")
+    return [*notes, *(f"Incomplete: {sentence}." for sentence in profile.damage)]
 
 
 def unseen_notes(profile: LineProfile) -> list[str]:
     """Returns why functions have no times, one sentence each."""
     return [
-        f"{function.name} at {profile.site(function)} has no times: {function.unseen}."
+        f"{function.name} ({profile.site(function)}) has no line times: {function.unseen}."
         for function in profile.functions
         if not function.rows
     ]
 
 
 def cost_in_short(cost: LineCost) -> list[str]:
-    """Returns what was timed, and what that took, in fragments."""
-    timed = [counted(cost.functions, "function"), counted(cost.processes, "process", "processes")]
-    return [f"{timed[0]} timed in {timed[1]}", f"timing cost {_overhead(cost)}"]
+    """Returns what was timed, and the time that this added, in fragments."""
+    processes = counted(cost.processes, "process", "processes")
+    timed = f"{counted(cost.functions, 'function')} timed in {processes}"
+    return [timed, f"this added {_overhead(cost)}"]
 
 
 def processes_in_words(labels: Sequence[str]) -> str:
-    """Returns "main, 4 workers"; one alone by its label, which ends in a kind and a number."""
+    """Returns "main, 4 workers"; a single process by its label."""
     if len(labels) == 1:
         return labels[0]
     kinds = Counter(label.split()[-2:][0] for label in labels)
@@ -285,20 +278,23 @@ def processes_in_words(labels: Sequence[str]) -> str:
 
 
 def _overhead(cost: LineCost) -> str:
-    times = f"{count(cost.hits)} times"
+    events = f"{count(cost.hits)} line events"
     if cost.overhead_ns is None or cost.added_s is None:
-        return f"a timed line {NOT_MEASURED}, {times}"
+        return f"an unknown time ({events})"
     ns = cost.overhead_ns
     each = f"{ns:.0f} ns" if ns < 1000 else seconds(ns * 1e-9)
-    return f"about {each} a timed line, {times}: about {seconds(cost.added_s)} in all"
+    if cost.traces_callees:
+        callees = "before Python 3.12, functions that timed lines call are slower too"
+        return f"at least {seconds(cost.added_s)} ({events} x {each}; {callees})"
+    return f"about {seconds(cost.added_s)} ({events} x {each})"
 
 
 def kernprof_table(
     profile: LineProfile, *, unit_s: float | None = None, skip_zero: bool = False
 ) -> str:
-    """Returns the tables of all functions as kernprof prints them, byte for byte.
+    """Returns the tables of all functions byte for byte as kernprof prints them.
 
-    Other programs read them. `skip_zero` leaves out functions that were never reached.
+    Other programs parse them. `skip_zero` leaves out functions without times.
 
     Source: show_text and show_func of line_profiler 5.1.0.
     """
@@ -351,7 +347,7 @@ def _line_cells(function: FunctionTimes, unit_s: float) -> dict[int, _Cells]:
 
 
 def _plain(text: str) -> str:
-    """Returns `text` without what acts on a terminal; tabs and form feeds stay as they are."""
+    """Returns `text` without terminal control characters but tabs and form feeds."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(x if x in ("\t", "\f") else one_line(x) for x in re.split("([\t\f])", text))

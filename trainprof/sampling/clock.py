@@ -1,4 +1,4 @@
-"""The clocks of sampling, handed in so that tests own the time."""
+"""The clocks of sampling; tests pass their own."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ NS_PER_S: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The clocks of sampling, in ns: `now_ns` as in the event logs, `wall_ns` since the epoch.
+    """Clocks in ns: `now_ns` as in the event logs, `wall_ns` since the epoch.
 
-    `thread_cpu_ns` is the CPU time of the calling thread.
+    `thread_cpu_ns` is the calling thread's CPU time.
     """
 
     now_ns: Callable[[], int] = time.perf_counter_ns

@@ -1,7 +1,7 @@
-"""What a trial's script has started and left behind: found, and ended with the trial.
+"""Ends the processes that a trial's script started and left running.
 
-A process whose parent has gone belongs to the first of its ancestors that takes care of such: while
-a trial runs, that is this process. Linux only.
+While a trial runs this process is the child subreaper: orphans below it become its children.
+Linux only.
 """
 
 from __future__ import annotations
@@ -20,28 +20,30 @@ import psutil
 from trainprof.record.masking import masked_text
 from trainprof.record.names import ENV_DIRECTORY
 
-# As of prctl(2).
+# prctl(2).
 _PR_SET_CHILD_SUBREAPER: Final = 36
-# Helpers of multiprocessing, compilers' workers and the like end by themselves once they see that
-# the script is gone.
+# Time in which helpers of multiprocessing or compilers end by themselves after the script.
 OWN_END_S: Final = 2.0
-# Between asking one to end and killing it.
+# Between SIGTERM and SIGKILL.
 GRACE_S: Final = 3.0
 _KILLED_S: Final = 5.0
-_LOOK_EVERY_S: Final = 0.05
-# As a command of Python's begins its helpers and spawned children.
+_POLL_S: Final = 0.05
+# How the commands of Python's helpers and spawned children begin.
 _OF_MULTIPROCESSING: Final = "from multiprocessing"
 _INIT: Final = 1
-# Looks without waiting, and leaves it to whoever waits for it.
+# Checks without waiting, and leaves the process to be waited for.
 _HAS_ENDED: Final = os.WEXITED | os.WNOHANG | os.WNOWAIT if sys.platform == "linux" else 0
 _NO_PROCESS: Final = -1
 
 
 class Orphans:
-    """Processes that came into being below this one: `with Orphans(...) as orphans`.
+    """Processes started below this one within `with Orphans(...) as orphans`.
 
-    Those that are there before the block are never touched, nor is what they start. `directory` is
-    what the run's processes have in their environment; `helpers` are ours, and start none.
+    Processes from before the block, and what they start, are never touched.
+
+    Args:
+        directory: Run directory in the environment of the run's processes.
+        helpers: Pids of ours that start no processes.
     """
 
     def __init__(self, directory: str, *, helpers: Collection[int] = ()) -> None:
@@ -50,7 +52,7 @@ class Orphans:
         self._before: set[psutil.Process] = set()
         self._numbers: frozenset[int] = frozenset()
         self._others: list[psutil.Process] = []
-        # Those that were found to be: one that is about to be gone has no environment any more.
+        # Known to be the run's: an ending process has no environment any more.
         self._ours: set[psutil.Process] = set()
         self._is_adopting = False
 
@@ -72,7 +74,7 @@ class Orphans:
             _adopt(False)
 
     def reap(self, script: int) -> None:
-        """Lets go of those that have ended, as process 1 would, but for the script's process."""
+        """Reaps ended orphans, as process 1 would, but not the script's process."""
         if not self._is_adopting:
             return
         others = self._numbers | {script}
@@ -83,14 +85,14 @@ class Orphans:
                 os.waitpid(ended.si_pid, os.WNOHANG)
             else:
                 return
-        # One that another waits for is told each time, as long as that has not come to it.
+        # waitid() returned a process that others wait for, and would again: check each child.
         for child in _below(psutil.Process(), recursive=False):
             with contextlib.suppress(OSError):
                 if child.pid not in others and os.waitid(os.P_PID, child.pid, _HAS_ENDED):
                     os.waitpid(child.pid, os.WNOHANG)
 
     def end(self) -> tuple[str, ...]:
-        """Ends what is left, once the script itself has; returns names of what had to be ended."""
+        """Ends what is left after the script; returns the names of processes it had to end."""
         if not self._is_adopting:
             return ()
         staying = self._left_after(OWN_END_S)
@@ -101,18 +103,18 @@ class Orphans:
         return tuple(names)
 
     def _left_after(self, seconds: float) -> list[psutil.Process]:
-        """Returns what is left then; [] as soon as nothing is."""
+        """Returns the processes left after that time; [] as soon as all have ended."""
         until = time.monotonic() + seconds
         while (left := self._left()) and time.monotonic() < until:
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_S)
         return left
 
     def _left(self) -> list[psutil.Process]:
-        strange = self._before.union(*map(_below, self._others))
-        below = (process for process in _below(psutil.Process()) if process not in strange)
+        foreign = self._before.union(*map(_below, self._others))
+        below = (process for process in _below(psutil.Process()) if process not in foreign)
         left = [process for process in below if self._is_ours(process)]
         self._ours.update(left)
-        # Behind that: what ended meanwhile is not among them.
+        # Last: processes that ended in between are not among `left`.
         self.reap(_NO_PROCESS)
         return left
 
@@ -122,8 +124,8 @@ class Orphans:
                 return False
             if process in self._ours:
                 return True
-            # Where others may have left it to us, it has to say itself that it is the trial's. In a
-            # container this may be the process to which all are left.
+            # Orphans of others may reach us too, as process 1 of a container for one: then only
+            # its environment shows that it is the trial's.
             if not self._others and os.getpid() != _INIT:
                 return True
             return bool(process.environ().get(ENV_DIRECTORY) == self._directory)
@@ -143,7 +145,7 @@ def _below(process: psutil.Process, *, recursive: bool = True) -> list[psutil.Pr
 
 
 def _adopt(is_on: bool) -> bool:
-    """Has orphans below this process become its own, or no more; returns whether that is so."""
+    """Makes this process the child subreaper or ends that; returns whether it could."""
     if sys.platform != "linux":
         return False
     try:
@@ -156,18 +158,18 @@ def _adopt(is_on: bool) -> bool:
 
 
 def _named(process: psutil.Process) -> Iterator[str]:
-    """Yields what people know it by: its program, of Python the script; arguments may be secret."""
+    """Yields its program and Python script; other arguments may be secret."""
     with contextlib.suppress(psutil.Error):
         words = process.cmdline()
         if any(word.startswith(_OF_MULTIPROCESSING) for word in words):
-            return  # it serves another
+            return  # a helper of another process
         name = process.name()
         script = next((word for word in words[1:2] if word.endswith(".py")), None)
         yield masked_text(name if script is None else f"{name} {os.path.basename(script)}")
 
 
 class Descendants:
-    """The processes below a process, as they are now; a pid that is reused later is not one."""
+    """The processes below a process now; a pid reused later does not count."""
 
     def __init__(self, pid: int) -> None:
         self._processes: list[psutil.Process] = []
@@ -182,7 +184,7 @@ class Descendants:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process, and it has not ended."""
+    """Returns whether the process exists and has not ended."""
     try:
         return _is_running(psutil.Process(pid))
     except psutil.Error:

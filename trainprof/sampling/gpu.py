@@ -1,7 +1,7 @@
-"""What NVML shows of every GPU. No NVML, or no GPU, is normal.
+"""Samples every GPU through NVML. A machine without NVML or GPU is normal.
 
-NVML's failures are of many kinds, and not all are `NVMLError`: here `Exception` is caught, the
-reason kept once, and the metric left out.
+NVML's failures are not all `NVMLError`, so any `Exception` is caught, its reason recorded once, and
+the metric left out.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from trainprof.sampling.gpu_metrics import (
 )
 from trainprof.sampling.loop import NothingToSample
 
-# Seldom calls that are due wait for the next sample once one has taken so long: the last sample,
+# Once rare calls of one sample took this long, the others wait for the next sample: the last one,
 # at the script's end, must not be late.
-MAX_SELDOM_NS: Final = 100_000_000
+MAX_RARE_NS: Final = 100_000_000
 
-# NVML's return codes that the next call will not mend ...
+# NVML's return codes after which the same call is not repeated ...
 _NO_PERMISSION: Final = 4
 _NOT_SUPPORTED: Final = 3
-# ... but perhaps another way to ask: function not found, version mismatch, deprecated.
+# ... but another function may work: function not found, version mismatch, deprecated.
 _NOT_OFFERED: Final = frozenset({_NOT_SUPPORTED, 13, 25, 26})
 # Driver not loaded, GPU is lost, reset required, GPU not found.
 _LOST: Final = frozenset({9, 15, 16, 28})
 
 
 def load_nvml() -> Any:
-    """Returns the module that speaks to NVML; imported only where GPUs are sampled."""
+    """Returns pynvml, imported only when GPUs are sampled."""
     import pynvml
 
     return pynvml
 
 
 class Calls:
-    """The calls made to the driver: how many, how long they took, and which one is under way."""
+    """Counts and times calls to the driver; knows the one under way."""
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self.count = 0
@@ -60,7 +60,7 @@ class Calls:
         if asking is None:
             return None
         what, since_ns = asking
-        return f"{what} has not been answered for {(self._now_ns() - since_ns) / NS_PER_S:.1f} s"
+        return f"{what}: no answer for {(self._now_ns() - since_ns) / NS_PER_S:.1f} s"
 
     def ask(self, what: str, call: Callable[[], Any]) -> Any:
         started_ns = self._now_ns()
@@ -75,10 +75,13 @@ class Calls:
 
 
 class GpuReader:
-    """Reads every GPU that NVML shows, whatever CUDA_VISIBLE_DEVICES says.
+    """Reads every GPU that NVML lists, whatever CUDA_VISIBLE_DEVICES is.
 
-    All calls are made from the thread that calls `sample`; each may block. `load` returns the
-    module to call; the script's `environ` says which GPUs the script sees.
+    Calls run on the thread that calls `sample`, and may block.
+
+    Args:
+        load: Returns the module to call.
+        environ: The script's environment, for the GPUs that it sees.
     """
 
     def __init__(
@@ -98,30 +101,31 @@ class GpuReader:
         self._devices: list[GpuDevice] = []
 
     @property
-    def hangs_in(self) -> str | None:
-        """The call that has not returned, in words, or None."""
+    def hanging_call(self) -> str | None:
+        """The call that has not returned, in words, else None."""
         return self._calls.under_way
 
     def sample(self) -> dict[str, Any]:
         """Returns `gpus`, an entry per device, and the totals `calls` and `call_ns`.
 
-        NothingToSample if there is no NVML, no GPU, or none is left.
+        Raises:
+            NothingToSample: Without NVML or a GPU, or if all were lost.
         """
         if self._nvml is None:
             self._open()
         present = [device for device in self._devices if not device.lost]
         present += [device for device in self._devices if device.lost and device.has_news]
         if not present:
-            raise NothingToSample("every GPU is lost")
+            raise NothingToSample("all GPUs are lost")
         tick_ns = self._now_ns()
         for device in present:
             device.begin(tick_ns)
-        self._ask_seldom(present, tick_ns)
+        self._ask_rare(present, tick_ns)
         entries = sorted((device.end() for device in present), key=lambda entry: entry["index"])
         return {"gpus": entries, "calls": self._calls.count, "call_ns": self._calls.total_ns}
 
     def close(self) -> None:
-        """Gives NVML back; its own failure is of no interest any more."""
+        """Shuts NVML down, ignoring failures."""
         if self._nvml is not None:
             with contextlib.suppress(Exception):
                 self._nvml.nvmlShutdown()
@@ -135,7 +139,7 @@ class GpuReader:
             raise NothingToSample(f"NVML: {describe(error)}") from error
         self._nvml = nvml
         if count == 0:
-            raise NothingToSample("NVML shows no GPU")
+            raise NothingToSample("NVML lists no GPU")
         self._devices = [
             GpuDevice(nvml, index, self._calls, self._now_ns, self._interval_ns, count)
             for index in range(count)
@@ -144,21 +148,21 @@ class GpuReader:
         for device in self._devices:
             device.take_number(numbers)
 
-    def _ask_seldom(self, present: list[GpuDevice], tick_ns: int) -> None:
-        """Asks what is due, the longest overdue first, as far as there is time."""
-        due = [(pace.next_ns, ask) for device in present for pace, ask in device.seldom(tick_ns)]
+    def _ask_rare(self, present: list[GpuDevice], tick_ns: int) -> None:
+        """Makes rare calls that are due, the longest overdue first, until time is up."""
+        due = [(pace.next_ns, ask) for device in present for pace, ask in device.rare(tick_ns)]
         due.sort(key=lambda call: call[0])
         first_ns = self._now_ns()
         for _, ask in due:
             ask()
-            if self._now_ns() - first_ns > MAX_SELDOM_NS:
+            if self._now_ns() - first_ns > MAX_RARE_NS:
                 break
 
 
 class GpuDevice:
     """One GPU: its identity and limits, read once, and its metrics.
 
-    Of one that is `lost` no further call is made; `listed` is as the script's numbering needs it.
+    A `lost` one is not called again; `listed` is for the script's numbering.
     """
 
     def __init__(
@@ -192,11 +196,11 @@ class GpuDevice:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to tell that no entry has told yet."""
+        """Returns whether a reason is not in an entry yet."""
         return bool(self._unreported)
 
     def take_number(self, numbers: Numbering) -> None:
-        """Takes in the numbers that the script gives the devices; the next entry has them."""
+        """Adds the script's device numbers to the next entry."""
         self._news["logical_index"] = numbers.devices[self._index]
         self._news["is_visible"] = numbers.is_visible[self._index]
         self._news["is_number_assumed"] = numbers.is_assumed
@@ -204,22 +208,22 @@ class GpuDevice:
             instance["logical_index"] = numbers.instances.get(instance["uuid"])
 
     def begin(self, tick_ns: int) -> None:
-        """Begins an entry with what is asked at every sample."""
+        """Begins an entry with the metrics of every sample."""
         self._entry = {**self._identity, "t_ns": self._now_ns()}
         for asked in self._asked:
             if asked.metric.tier is Tier.EVERY_SAMPLE and asked.is_due(tick_ns):
                 self._read(asked, tick_ns)
 
-    def seldom(self, tick_ns: int) -> Iterator[tuple[MetricPace, Callable[[], None]]]:
-        """Yields the dear calls that are due, each with its pace."""
+    def rare(self, tick_ns: int) -> Iterator[tuple[MetricPace, Callable[[], None]]]:
+        """Yields the rare calls that are due, each with its pace."""
         for asked in self._asked:
-            if asked.metric.tier is Tier.SELDOM and asked.is_due(tick_ns):
+            if asked.metric.tier is Tier.RARE and asked.is_due(tick_ns):
                 yield asked.pace, partial(self._read, asked, tick_ns)
 
     def end(self) -> dict[str, Any]:
-        """Returns the entry: identity, and the metrics asked for, None where not answered.
+        """Returns the entry: identity and metrics, None for those without an answer.
 
-        `not_observed` {metric: reason} stands in the first entry after a reason came up.
+        `not_observed` {metric: reason} is in the first entry after the failure.
         """
         entry = {**self._entry, **self._news}
         self._entry, self._news = {}, {}
@@ -234,7 +238,7 @@ class GpuDevice:
             asked = partial(is_mig_enabled, self._nvml, self._handle)
             self._is_divided = self._calls.ask(f"MIG mode of GPU {self._index}", asked)
         except Exception:
-            return None  # most GPUs know of no MIG: nothing is missing there
+            return None  # most GPUs have no MIG
         if not self._is_divided:
             return None
         return self._read_once("mig", mig_instances) or []
@@ -243,7 +247,7 @@ class GpuDevice:
         return self._ask(name, partial(read, self._nvml, self._handle))
 
     def _read(self, asked: _AskedMetric, tick_ns: int) -> None:
-        """Puts what one metric tells into the entry; None, and the reason, where it fails."""
+        """Adds one metric to the entry; None, and the reason, if it fails."""
         if self.lost:
             return
         metric, answer = asked.metric, None
@@ -261,7 +265,7 @@ class GpuDevice:
         self._entry.update(answer or dict.fromkeys(metric.keys))
 
     def _ask(self, name: str, call: Callable[[], Any]) -> Any:
-        """Returns what `call` returns, or None and keeps the reason."""
+        """Returns the call's result; None if it fails, with the reason recorded."""
         if self.lost:
             return None
         try:
@@ -283,7 +287,7 @@ class GpuDevice:
 
 
 class _AskedMetric:
-    """A metric of one device: which of its readings is offered, and when it is due."""
+    """A metric of one device: the reading that works, and when it is due."""
 
     def __init__(self, metric: Metric, interval_ns: int, devices: int) -> None:
         self.metric = metric
@@ -299,9 +303,9 @@ class _AskedMetric:
         return not self.is_silent and self.pace.is_due(tick_ns)
 
     def try_next_reading(self, error: Exception) -> bool:
-        """Takes in a failure; tells whether there is another reading to try at once."""
+        """Records a failure; returns whether there is another reading to try now."""
         code = getattr(error, "value", None)
-        # An error that is not NVML's own comes from the binding: it will be there next time.
+        # An error without a code comes from pynvml and will be the same next time.
         is_not_offered = code is None or code in _NOT_OFFERED
         if is_not_offered and self._number + 1 < len(self.metric.readings):
             self._number += 1
@@ -311,7 +315,7 @@ class _AskedMetric:
 
 
 def describe(error: Exception) -> str:
-    """Returns an error in one line; some of NVML's have no text."""
+    """Returns an error in one line, its type if it has no text."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""Which number each GPU has in the script: CUDA_VISIBLE_DEVICES against NVML's list of devices."""
+"""Maps NVML's GPUs to the script's device numbers by CUDA_VISIBLE_DEVICES."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 VISIBLE_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 DEVICE_ORDER: Final = "CUDA_DEVICE_ORDER"
 _NVML_ORDER: Final = "PCI_BUS_ID"
-# What `nvidia-smi -L` calls devices and instances; the second is how drivers before 470 did.
+# Prefixes of uuids as in `nvidia-smi -L`.
 _GPU: Final = "GPU-"
 _MIG: Final = "MIG-"
 
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """A part of a GPU that CUDA shows as a device of its own."""
+    """A part of a GPU that CUDA shows as a device."""
 
     uuid: str
     gpu_instance: int
@@ -25,7 +25,7 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True)
 class NvmlDevice:
-    """A GPU as NVML lists it. `instances` is None without MIG; `uuid` None where not told."""
+    """A GPU as NVML lists it; None for `instances` without MIG, for an unknown `uuid`."""
 
     uuid: str | None
     instances: tuple[MigInstance, ...] | None = None
@@ -36,10 +36,10 @@ class Numbering:
     """The script's numbers of the GPUs.
 
     Attributes:
-        devices: Per NVML device the script's number, None where it has none or that is not known.
+        devices: Per NVML device the script's number, None if it has none or that is unknown.
         instances: The script's numbers of MIG instances, by uuid.
-        is_visible: Per NVML device whether the script can use it or a part of it, None: not known.
-        is_assumed: CUDA's order is taken to be NVML's, which nothing in the environment promises.
+        is_visible: Per NVML device whether the script can use any of it, None if unknown.
+        is_assumed: CUDA's order is assumed to be NVML's; the environment does not set it.
     """
 
     devices: tuple[int | None, ...]
@@ -54,21 +54,20 @@ def numbering(devices: Sequence[NvmlDevice], environ: Mapping[str, str]) -> Numb
     `devices` are in NVML's order, that of the PCI bus.
 
     Source:
-        CUDA C++ Programming Guide, "CUDA Environment Variables"; what its text leaves open as
-        torch reads the variable (`torch.cuda._parse_visible_devices`,
-        `_transform_uuid_to_ordinals`): numbers as strtoul, an entry that names no device ends the
-        list, one given twice empties it.
+        CUDA C++ Programming Guide, "CUDA Environment Variables"; details as torch reads the
+        variable (`torch.cuda._parse_visible_devices`, `_transform_uuid_to_ordinals`): numbers as
+        strtoul, an unknown entry ends the list, a repeated one empties it.
     """
     visible = environ.get(VISIBLE_DEVICES)
     if visible is not None and visible.startswith(_GPU):
         return _numbered(devices, _by_uuid(visible, devices))
     if visible is not None and visible.startswith(_MIG):
         return _with_instances(devices, visible)
-    # Without an order CUDA puts the fastest first, by a rule of its own.
+    # Without CUDA_DEVICE_ORDER CUDA lists the fastest first, by a rule it does not document.
     is_assumed = len(devices) > 1 and environ.get(DEVICE_ORDER) != _NVML_ORDER
     listed = list(range(len(devices))) if visible is None else _by_index(visible, len(devices))
     if listed and any(device.instances is not None for device in devices):
-        # CUDA shows one instance, or none beside whole GPUs: which depends on its version.
+        # CUDA shows one instance, or whole GPUs only, depending on its version.
         unknown = (None,) * len(devices)
         return Numbering(unknown, {}, unknown, is_assumed=True)
     return _numbered(devices, listed, is_assumed=is_assumed and bool(listed))
@@ -77,7 +76,7 @@ def numbering(devices: Sequence[NvmlDevice], environ: Mapping[str, str]) -> Numb
 def _numbered(
     devices: Sequence[NvmlDevice], listed: Sequence[int], *, is_assumed: bool = False
 ) -> Numbering:
-    """Numbers devices in the order in which they are listed."""
+    """Numbers devices in the order of `listed`."""
     number = {index: logical for logical, index in enumerate(listed)}
     return Numbering(
         devices=tuple(number.get(index) for index in range(len(devices))),
@@ -100,17 +99,17 @@ def _by_index(visible: str, count: int) -> list[int]:
 
 
 def _leading_number(entry: str) -> int | None:
-    """Returns the number that `entry` begins with, as strtoul reads it; None without one."""
+    """Returns the number at the start of `entry`, as strtoul does; None without one."""
     sign, digits = (entry[0], entry[1:]) if entry[:1] in ("+", "-") else ("", entry)
     length = next((at for at, c in enumerate(digits) if c not in "0123456789"), len(digits))
-    # A number of more digits names no device, and int() refuses very long ones.
+    # Ten digits are more than any device number, and int() refuses very long texts.
     return int(sign + digits[: min(length, 10)]) if length else None
 
 
 def _by_uuid(visible: str, devices: Sequence[NvmlDevice]) -> list[int]:
     listed: list[int] = []
     for entry in visible.split(","):
-        # The beginning of a uuid is enough where it fits one device only.
+        # The start of a uuid is enough if it fits one device.
         fitting = [
             index
             for index, device in enumerate(devices)

@@ -1,6 +1,6 @@
-"""What is asked of a GPU: each metric with the NVML calls that tell it, in units of ours.
+"""The metrics of a GPU, each with the NVML calls that return it, converted to our units.
 
-A metric's readings are tried in turn: drivers and bindings differ in which of them they offer.
+A metric's calls are tried in turn: drivers and versions of pynvml have different ones.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ Reading = Callable[[Any, Any], dict[str, Any]]
 
 
 class Tier(Enum):
-    """How often a metric is asked for: at every sample, or seldom, because the call is dear."""
+    """How often a metric is read: at every sample, or rarely because the call is slow."""
 
     EVERY_SAMPLE = "every sample"
-    SELDOM = "seldom"
+    RARE = "rare"
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One question to the driver: `keys` are what it adds to a device's entry.
+    """One metric; `keys` are those that it adds to a device's entry.
 
-    Of `readings` (nvml, handle) the first that the driver offers is used.
+    The first of `readings`, called with (nvml, handle), that the driver offers is used.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Metric:
 
 
 def _number(key: str, function: str, *, unit: float | None = None) -> Reading:
-    """Returns a reading of one number, in units of `unit`."""
+    """Returns a reading of one number, divided by `unit`."""
 
     def read(nvml: Any, handle: Any) -> dict[str, Any]:
         value = getattr(nvml, f"nvmlDeviceGet{function}")(handle)
@@ -53,7 +53,7 @@ def _utilization(nvml: Any, handle: Any) -> dict[str, Any]:
 
 
 def _memory(nvml: Any, handle: Any, *, is_old: bool) -> dict[str, Any]:
-    """The call of old drivers counts as used what the driver reserves."""
+    """Reads used and total bytes; the old call counts the driver's reserve as used."""
     version = {} if is_old else {"version": nvml.nvmlMemory_v2}
     memory = nvml.nvmlDeviceGetMemoryInfo(handle, **version)
     return {"memory_used_bytes": memory.used, "memory_total_bytes": memory.total}
@@ -64,9 +64,9 @@ def _temperature(nvml: Any, handle: Any, *, function: str) -> dict[str, Any]:
 
 
 def _processes(nvml: Any, handle: Any, *, version: str) -> dict[str, Any]:
-    """Names the call's version: the binding's own choice fails on old drivers.
+    """Reads processes by an explicit version: pynvml's default fails on old drivers.
 
-    `is_here` is False of pids of another PID namespace.
+    `is_here` is False for pids of another PID namespace.
     """
     running = getattr(nvml, f"nvmlDeviceGetComputeRunningProcesses_{version}")(handle)
     entries = [
@@ -77,7 +77,7 @@ def _processes(nvml: Any, handle: Any, *, version: str) -> dict[str, Any]:
 
 
 METRICS: Final = (
-    # First what its moment matters for: energy is power over time.
+    # Energy first: power is worked out from its difference over time.
     Metric(
         *("energy", Tier.EVERY_SAMPLE, ("energy_mj",)),
         (_number("energy_mj", "TotalEnergyConsumption"),),
@@ -92,19 +92,19 @@ METRICS: Final = (
         (partial(_memory, is_old=False), partial(_memory, is_old=True)),
     ),
     Metric(
-        *("temperature", Tier.SELDOM, ("temperature_c",)),
+        *("temperature", Tier.RARE, ("temperature_c",)),
         tuple(partial(_temperature, function=f"nvmlDeviceGetTemperature{v}") for v in ("", "V")),
     ),
     Metric(
-        *("power_limit", Tier.SELDOM, ("power_limit_w",)),
+        *("power_limit", Tier.RARE, ("power_limit_w",)),
         (_number("power_limit_w", "EnforcedPowerLimit", unit=1000),),
     ),
-    Metric(  # the older name of the same call is the second
-        *("clock_reasons", Tier.SELDOM, ("clock_reasons",)),
+    Metric(  # second the older name of the same call
+        *("clock_reasons", Tier.RARE, ("clock_reasons",)),
         tuple(_number("clock_reasons", f"CurrentClocks{x}Reasons") for x in ("Event", "Throttle")),
     ),
     Metric(
-        *("processes", Tier.SELDOM, ("processes",)),
+        *("processes", Tier.RARE, ("processes",)),
         (partial(_processes, version="v3"), partial(_processes, version="v2")),
     ),
 )
@@ -123,12 +123,12 @@ def _uuid(nvml: Any, handle: Any) -> str:
     return _text(nvml.nvmlDeviceGetUUID(handle))
 
 
-# What every entry names the device by.
+# In every entry.
 IDENTITY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {"uuid": _uuid, "name": _name}
 
 
 def is_mig_enabled(nvml: Any, handle: Any) -> bool:
-    """Tells whether the GPU is divided into instances (MIG) now."""
+    """Returns whether the GPU is divided into MIG instances now."""
     current, _ = nvml.nvmlDeviceGetMigMode(handle)
     return bool(current)
 
@@ -140,7 +140,7 @@ def mig_instances(nvml: Any, handle: Any) -> list[dict[str, Any]]:
         try:
             instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
         except Exception:
-            continue  # a place where no instance was made
+            continue  # no instance with this index
         instances.append(
             {
                 "uuid": _uuid(nvml, instance),
@@ -152,25 +152,25 @@ def mig_instances(nvml: Any, handle: Any) -> list[dict[str, Any]]:
     return instances
 
 
-# A metric's calls may take this share of the time, all devices together: a driver's call may hold
-# a lock that the script needs.
+# A metric's calls may take this share of the time over all devices: they may hold a driver lock
+# that the script needs.
 MAX_CALL_SHARE: Final = 0.02
-SELDOM_NS: Final = NS_PER_S
+RARE_NS: Final = NS_PER_S
 MAX_INTERVAL_NS: Final = 30 * NS_PER_S
-# After a failure it is asked again a second later, then two, four, ...
+# After a failure it is read again a second later, then two, four, ...
 FIRST_RETRY_NS: Final = NS_PER_S
 _DOUBLINGS: Final = 5
-# A tick's own time may jitter by this much against the ones before.
+# Jitter of a tick's time.
 _SLACK_NS: Final = 10_000_000
 
 
 class MetricPace:
-    """Says when one metric of one device is due (`next_ns`); `devices` share the driver."""
+    """Schedules one metric of one device (`next_ns`); `devices` share the driver."""
 
     def __init__(self, tier: Tier, interval_ns: int, devices: int) -> None:
         self._tier = tier
         self._devices = devices
-        self._nominal_ns = max(interval_ns, SELDOM_NS) if tier is Tier.SELDOM else interval_ns
+        self._nominal_ns = max(interval_ns, RARE_NS) if tier is Tier.RARE else interval_ns
         self._interval_ns = self._nominal_ns
         self.next_ns = 0
         self._last_took_ns = 0
@@ -178,15 +178,15 @@ class MetricPace:
 
     @property
     def slowed_ns(self) -> int | None:
-        """From call to call in ns where that is more than the tier says, else None."""
+        """Time between calls in ns if slow calls made it longer, else None."""
         return self._interval_ns if self._interval_ns > self._nominal_ns else None
 
     def is_due(self, tick_ns: int) -> bool:
         return tick_ns >= self.next_ns
 
     def asked(self, tick_ns: int, took_ns: int, *, is_answered: bool) -> None:
-        """Takes in how a call went at the sample of `tick_ns`."""
-        # One quick call of two clears it: on a busy machine any call may be late once.
+        """Records the duration and success of a call in the sample at `tick_ns`."""
+        # The faster of two calls counts: on a busy machine a single call may be slow.
         affordable_ns = int(min(took_ns, self._last_took_ns) * self._devices / MAX_CALL_SHARE)
         self._last_took_ns = took_ns
         self._failures = 0 if is_answered else min(self._failures + 1, _DOUBLINGS + 1)

@@ -1,4 +1,4 @@
-"""What the whole machine does: raw counters since boot, as the kernel tells them, or not at all."""
+"""Samples the whole machine: the kernel's counters since boot, without those it lacks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from trainprof.sampling.procfs import labelled_int, read_bytes
 
 Sample = dict[str, Any]
 
-SECTOR_BYTES: Final = 512  # of /proc/diskstats, whatever the device's own sectors are
+SECTOR_BYTES: Final = 512  # unit of /proc/diskstats for every device
 CPU_MODES: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 IDLE_MODES: Final = frozenset({"idle", "iowait"})
-# The kernel asks every core for its clock rate: so many samples apart.
+# Samples between readings of clock rates, for which the kernel interrupts every core.
 CLOCK_EVERY: Final = 20
 PRESSURE_RESOURCES: Final = ("cpu", "memory", "io")
 
 _CLOCK_RATE: Final = re.compile(rb"^cpu MHz\s*: (\d+(?:\.\d+)?)$", re.MULTILINE)
-# Devices whose traffic another listed device carries, or none at all.
+# Devices without traffic, or whose traffic another listed device carries.
 _VIRTUAL_DISK: Final = re.compile(r"(loop|ram|zram|dm-|md|sr|fd)\d")
 _VIRTUAL_INTERFACE: Final = re.compile(
     r"lo\d*$|ifb|dummy|veth|docker|br-|br\d|virbr|bond|team|tun|tap|wg|cni|flannel|cali|kube"
@@ -29,13 +29,13 @@ _VIRTUAL_INTERFACE: Final = re.compile(
 
 
 class HostReader:
-    """Reads the machine's counters from /proc: a tenth of the time that psutil takes."""
+    """Reads the machine's counters from /proc, in a tenth of psutil's time."""
 
     def __init__(self, root: Path = FILESYSTEM_ROOT) -> None:
         self._proc = str(root).rstrip("/") + "/proc"
         self._tick_ns = NS_PER_S // os.sysconf("SC_CLK_TCK")
         self._throttle_file = throttle_file(root)
-        # Once for all: counters of two places have nothing to do with each other.
+        # Chosen once: counters of two files have unrelated values.
         self._pressure_files = {x: f"{self._proc}/pressure/{x}" for x in PRESSURE_RESOURCES}
         own_cpu = cpu_pressure_file(root)
         if own_cpu is not None:
@@ -44,7 +44,7 @@ class HostReader:
         self._taken = 0
 
     def sample(self) -> Sample:
-        """Returns what the machine tells now."""
+        """Returns the machine's counters now."""
         sample: Sample = {}
         sample.update(cpu_times(self._read("stat"), self._tick_ns))
         sample.update(memory(self._read("meminfo")))
@@ -66,9 +66,9 @@ class HostReader:
 
 
 def cpu_times(stat: bytes, tick_ns: int) -> Sample:
-    """Returns `cpu` {mode_ns}, `cores_busy_ns` and `context_switches` of a /proc/stat text.
+    """Returns `cpu` {mode_ns}, `cores_busy_ns` and `context_switches` from /proc/stat.
 
-    `cores_busy_ns` is by core number, None for a core that is offline.
+    `cores_busy_ns` is by core number, None for an offline core.
     """
     sample: Sample = {}
     cores: dict[int, int] = {}
@@ -91,12 +91,12 @@ def cpu_times(stat: bytes, tick_ns: int) -> Sample:
 
 
 def busy_ns(modes: dict[str, int]) -> int:
-    """Returns the time in all modes but idle and waiting for I/O; stolen time counts."""
+    """Returns the time in all modes but idle and iowait; stolen time counts as busy."""
     return sum(ns for mode, ns in modes.items() if mode.removesuffix("_ns") not in IDLE_MODES)
 
 
 def throttled(cpu_stat: bytes) -> Sample:
-    """Returns `throttled_us`: for how long a CPU quota has stopped the cgroup so far."""
+    """Returns `throttled_us`: time for which a CPU quota has stopped the cgroup."""
     for name, unit in ((b"throttled_usec ", 1), (b"throttled_time ", 1000)):  # cgroup v2, v1
         time = labelled_int(cpu_stat, name)
         if time is not None:
@@ -105,13 +105,13 @@ def throttled(cpu_stat: bytes) -> Sample:
 
 
 def clock_rate(cpuinfo: bytes) -> Sample:
-    """Returns `cpu_mhz`: the mean over the cores of what they ran at, where that is told."""
+    """Returns `cpu_mhz`, the mean clock rate of the cores; {} if not reported."""
     rates = [float(rate) for rate in _CLOCK_RATE.findall(cpuinfo)]
     return {"cpu_mhz": sum(rates) / len(rates)} if rates else {}
 
 
 def memory(meminfo: bytes) -> Sample:
-    """Returns memory and swap sizes, in bytes, of a /proc/meminfo text."""
+    """Returns memory and swap sizes in bytes from /proc/meminfo."""
     read = {
         label: labelled_int(meminfo, label + b":")
         for label in (b"MemTotal", b"MemAvailable", b"SwapTotal", b"SwapFree")
@@ -128,7 +128,7 @@ def memory(meminfo: bytes) -> Sample:
 
 
 def shared_memory(directory: str) -> Sample:
-    """Returns the size of the file system in which processes share memory, and what is taken."""
+    """Returns total and used bytes of the shared-memory file system (/dev/shm)."""
     try:
         status = os.statvfs(directory)
     except OSError:
@@ -138,7 +138,7 @@ def shared_memory(directory: str) -> Sample:
 
 
 def disk(diskstats: bytes) -> Sample:
-    """Returns bytes read from and written to whole disks; partitions and layers are not counted."""
+    """Returns bytes read from and written to whole disks, without partitions and layers."""
     sectors: dict[str, tuple[int, int]] = {}
     for line in diskstats.splitlines():
         fields = line.split()
@@ -154,7 +154,7 @@ def disk(diskstats: bytes) -> Sample:
 def _is_whole_disk(name: str, listed: dict[str, tuple[int, int]]) -> bool:
     if _VIRTUAL_DISK.match(name):
         return False
-    # sda1 is a part of sda, nvme0n1p1 of nvme0n1; nvme0n11 is a disk of its own
+    # sda1 is a part of sda, nvme0n1p1 of nvme0n1; nvme0n11 is another disk
     parent = name.rstrip("0123456789")
     if parent == name:
         return True
@@ -164,7 +164,7 @@ def _is_whole_disk(name: str, listed: dict[str, tuple[int, int]]) -> bool:
 
 
 def network(net_dev: bytes) -> Sample:
-    """Returns bytes received and sent by the machine's own interfaces (no loopback, no bridges)."""
+    """Returns bytes received and sent by physical interfaces (no loopback, no bridges)."""
     counts: dict[str, tuple[int, int]] = {}
     for line in net_dev.splitlines()[2:]:
         name, _, rest = line.partition(b":")
@@ -179,13 +179,13 @@ def network(net_dev: bytes) -> Sample:
 
 
 def _is_own_traffic(name: str, listed: dict[str, Any]) -> bool:
-    # eth0.100 lies on eth0
+    # eth0.100 is a VLAN on eth0
     carrier, dot, _ = name.partition(".")
     return not _VIRTUAL_INTERFACE.match(name) and not (dot and carrier in listed)
 
 
 def stall(pressure: bytes) -> dict[str, int]:
-    """Returns `some_us` and `full_us`, the total stall times of a /proc/pressure text, in us."""
+    """Returns `some_us` and `full_us`, the total stall times in a /proc/pressure text."""
     totals = {}
     for line in pressure.splitlines():
         label, *fields = line.split()

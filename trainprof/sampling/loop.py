@@ -1,4 +1,4 @@
-"""A thread that appends samples to files at a steady pace, and never stands in anybody's way."""
+"""A thread that appends samples to files at a steady pace without delaying the run."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from typing import Any, Final
 
 from trainprof.sampling.clock import NS_PER_S, Clock
 
-# A tick may take this share of its interval; above it the interval is doubled.
+# A tick may take this share of its interval; above it the interval doubles.
 MAX_TICK_SHARE: Final = 0.05
 MAX_INTERVAL_S: Final = 10.0
-# Slow ticks in a row from which on the interval grows: the first one loads code and opens files,
-# and any is easily late on a busy machine.
+# Slow ticks in a row until the interval grows: the first one loads code and opens files, and on a
+# busy machine any tick may be slow.
 SLOW_TICKS: Final = 2
-# Quick ticks in a row after which half the interval is tried again.
+# Fast ticks in a row until the interval is halved again.
 CALM_TICKS: Final = 8
-# Samples at full rate; later the interval grows with the run's length, so files stay small.
+# Samples at full rate; after them the interval grows with the run's length to keep files small.
 FULL_RATE_SAMPLES: Final = 7_200
-# A source that fails this often in a row is given up.
+# Failures in a row after which a source is no longer sampled.
 MAX_FAILURES: Final = 5
 
 
 class NothingToSample(Exception):
-    """A source has nothing to tell, now and later; the text says why."""
+    """A source has no more samples; the text is the reason."""
 
 
 class Pace:
-    """Says how long to wait between ticks: longer where they are slow or the run is long."""
+    """Adapts the time between ticks: longer for slow ticks and long runs."""
 
     def __init__(self, interval_s: float, max_tick_share: float = MAX_TICK_SHARE) -> None:
         self._max_tick_share = max_tick_share
@@ -46,7 +46,7 @@ class Pace:
         return self._interval_ns / NS_PER_S
 
     def next_interval_ns(self, started_ns: int, ended_ns: int) -> int:
-        """Takes in one tick's start and end; returns the time from its start to the next."""
+        """Returns the time from a tick's start to the next one's."""
         if self._first_ns is None:
             self._first_ns = started_ns
         floor_ns = (started_ns - self._first_ns) // FULL_RATE_SAMPLES
@@ -65,7 +65,7 @@ class Pace:
         elif took_ns > self._max_tick_share * self._interval_ns / 2:
             self._calm = 0
         elif self._interval_ns > floor_ns:
-            # One tick is easily late on a busy machine: that must not cost the rest of the run.
+            # Slow ticks on a busy machine must not make the rest of the run coarse.
             self._calm += 1
             if self._calm >= CALM_TICKS:
                 self._interval_ns = max(self._interval_ns // 2, floor_ns)
@@ -73,7 +73,7 @@ class Pace:
 
 
 class SampleFile:
-    """Appends JSON lines, each in one write, until that fails; `failure` says why."""
+    """Appends JSON lines, each in one write, until one fails; `failure` is the reason."""
 
     def __init__(self, path: Path) -> None:
         self.failure: str | None = None
@@ -91,10 +91,10 @@ class SampleFile:
             self.close()
 
     def close(self) -> None:
-        """To be called by the thread that writes it."""
+        """Closes the file; call it on the thread that writes."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
-            # A network disk may only now say that it took nothing: the lines before are lost.
+            # A network file system may report only now that earlier writes failed.
             with contextlib.suppress(OSError):
                 os.close(descriptor)
 
@@ -103,16 +103,16 @@ class SampleFile:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
             self._descriptor = os.open(self._path, flags, 0o600)
         if os.fstat(self._descriptor).st_nlink == 0:
-            # The kernel would go on writing to a file that nobody can open any more.
+            # Writes to a deleted file would succeed and be lost.
             raise FileNotFoundError(None, "removed while sampling")
         while line:
             line = line[os.write(self._descriptor, line) :]
 
 
 class SampleStream:
-    """One thing sampled and its file, whose stem is its name; `ended`: why no more samples come.
+    """One source and its file, whose stem is its name; `ended` is why sampling stopped.
 
-    `take` returns a sample, None for nothing to tell this time.
+    `take` returns a sample, or None to skip one.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class SampleStream:
         self._failures = 0
 
     def advance(self, is_wanted: Callable[[], bool]) -> None:
-        """Takes a sample and appends it, if it is still wanted by then; never raises."""
+        """Takes a sample and appends it unless it is no longer wanted; never raises."""
         if self.ended is not None:
             return
         t_ns = self._clock.now_ns()
@@ -144,13 +144,13 @@ class SampleStream:
             self.ended = self._file.failure
         except NothingToSample as reason:
             self.ended = str(reason)
-        except Exception as error:  # a bug here must not print a thread's traceback into the run
+        except Exception as error:  # never print a thread's traceback into the run
             self._failures += 1
             if self._failures >= MAX_FAILURES:
                 self.ended = f"{type(error).__name__}: {error}"
 
     def close(self) -> None:
-        """To be called by the thread that samples."""
+        """Closes the source; call it on the thread that samples."""
         self._file.close()
         if self._close is not None:
             self._close()
@@ -164,10 +164,14 @@ class SampleStream:
 
 
 class SampleLoop:
-    """A daemon thread that advances streams, first at once and once more when it is stopped.
+    """A daemon thread that samples streams, the first time at once, the last when stopped.
 
-    Ticks that take more than `max_tick_share` become rarer; `pause_ns` makes of the pace's interval
-    the time to the next; `cpu_ns` is CPU time of the thread.
+    Args:
+        max_tick_share: Share of the interval that a tick may take before the interval grows.
+        pause_ns: Returns the time to the next tick from the pace's interval, both in ns.
+
+    Attributes:
+        cpu_ns: CPU time of the thread.
     """
 
     def __init__(
@@ -197,17 +201,17 @@ class SampleLoop:
         self._thread.start()
 
     def ask_to_stop(self) -> None:
-        """Lets the thread take its last samples and end."""
+        """Asks the thread to take its last samples and end."""
         self._stopping.set()
 
     def wait(self, timeout_s: float) -> None:
-        """Waits for the thread's end; what a call that still hangs then returns is dropped."""
+        """Waits for the thread's end; results of calls that still hang are dropped."""
         if self._thread.ident is not None:
             self._thread.join(max(0.0, timeout_s))
         self._abandoned = True
 
     def tick(self) -> int:
-        """Advances every stream; returns the time until the next tick is due."""
+        """Samples every stream; returns the time until the next tick in ns."""
         started_ns = self._clock.now_ns()
         for stream in self._streams:
             stream.advance(lambda: not self._abandoned)

@@ -1,6 +1,6 @@
-"""The machine: the cores and memory that this process may use, and whether it is virtual.
+"""The cores and memory that this process may use, and whether the machine is virtual.
 
-Both cgroup versions and their mixture are read; a limit may stand at any level above ours.
+Reads cgroup v1, v2 and both mixed; a limit may be set on any cgroup above ours.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from trainprof.sampling.procfs import first_int, labelled_int, read_bytes, read_
 
 FILESYSTEM_ROOT: Final = Path("/")
 
-# cgroup v1 writes "no limit" as the largest page-aligned int64; nothing real comes near.
+# cgroup v1 writes "no limit" as the largest page-aligned int64.
 UNLIMITED_BYTES: Final = 1 << 60
-# Where a kernel does not list the hyper-threads of a core.
+# Used if a kernel does not list the hyper-threads of a core.
 _PLACE_OF_CORE: Final = ("physical_package_id", "core_id")
 
 _DMI: Final = "sys/class/dmi/id"
 _DEVICE_TREE: Final = "proc/device-tree"
 _DMI_NAMES: Final = ("sys_vendor", "product_name", "board_vendor", "bios_vendor")
-# As systemd-detect-virt knows hypervisors (systemd, src/basic/virt.c), and clouds beside.
+# Hypervisors as in systemd-detect-virt (systemd, src/basic/virt.c), and clouds.
 _HYPERVISORS: Final = re.compile(
     r"KVM|QEMU|Amazon EC2|Google Compute Engine|Microsoft Corporation Virtual Machine|Hyper-V"
     r"|VMware|VMW|VirtualBox|innotek|Xen|Bochs|Parallels|BHYVE|OpenStack|KubeVirt|Firecracker"
     r"|Apple Virtualization|Alibaba Cloud|Tencent Cloud|Huawei Cloud|vServer|Virtual Machine"
 )
-# Amazon's machines that are let whole, such as c7g.metal.
-_LET_WHOLE: Final = re.compile(r"Amazon EC2.*\.metal")
-# SMBIOS (DSP0134, 7.4.1): 1 is "other" and 2 "unknown", by which hypervisors go.
+# Amazon's bare-metal machines, such as c7g.metal.
+_BARE_METAL: Final = re.compile(r"Amazon EC2.*\.metal")
+# SMBIOS (DSP0134, 7.4.1): 1 is "other", 2 "unknown"; hypervisors report these.
 _UNKNOWN_CHASSIS: Final = 2
-# What boards are called that no factory makes.
-_MADE_UP_BOARDS: Final = (b"linux,dummy-virt", b"qemu,", b"riscv-virtio", b"ibm,pseries")
+# Boards of virtual machines.
+_VIRTUAL_BOARDS: Final = (b"linux,dummy-virt", b"qemu,", b"riscv-virtio", b"ibm,pseries")
 _QEMU_NODE: Final = "fw-cfg"
 
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
-    """A mounted cgroup hierarchy: `root` is what of it the mount point shows."""
+    """A mounted cgroup hierarchy; the mount point shows the part below `root`."""
 
     version: int
     controllers: frozenset[str]
@@ -50,18 +50,18 @@ class _Mount:
 
 
 def usable_cores(root: Path = FILESYSTEM_ROOT, affinity: int | None = None) -> float:
-    """Returns how many cores this process and its children can keep busy together, over 0."""
+    """Returns the cores (> 0) that this process and its children can use: affinity and quota."""
     cores = float(len(os.sched_getaffinity(0)) if affinity is None else affinity)
     return min([cores, *(quota for quota, _ in _quotas(root))])
 
 
 def core_numbers() -> list[int]:
-    """Returns the numbers of the processors that this process may run on."""
+    """Returns the numbers of the logical CPUs that this process may run on."""
     return sorted(os.sched_getaffinity(0))
 
 
 def core_of(root: Path = FILESYSTEM_ROOT, numbers: Sequence[int] | None = None) -> list[int] | None:
-    """Returns for each processor in `core_numbers` the core it is part of, counted from 0."""
+    """Returns the physical core, from 0, of each logical CPU in `core_numbers`; None if unknown."""
     processors = core_numbers() if numbers is None else numbers
     cores = [_core_of(root, processor) for processor in processors]
     if not cores or None in cores:
@@ -73,7 +73,7 @@ def core_of(root: Path = FILESYSTEM_ROOT, numbers: Sequence[int] | None = None) 
 def physical_cores(
     root: Path = FILESYSTEM_ROOT, affinity: Collection[int] | None = None
 ) -> float | None:
-    """Returns `usable_cores` with the hyper-threads of a core counted once; None where unknown."""
+    """Returns `usable_cores` with a core's hyper-threads counted once; None if unknown."""
     processors = os.sched_getaffinity(0) if affinity is None else affinity
     cores = {_core_of(root, processor) for processor in processors}
     if not cores or None in cores:
@@ -82,23 +82,23 @@ def physical_cores(
 
 
 def throttle_file(root: Path = FILESYSTEM_ROOT) -> str | None:
-    """Returns the cpu.stat of the cgroup whose CPU quota binds us first, None without a quota."""
+    """Returns the cpu.stat of the cgroup with the smallest CPU quota, None without a quota."""
     quotas = _quotas(root)
     return f"{min(quotas, key=lambda quota: quota[0])[1]}/cpu.stat" if quotas else None
 
 
 def cpu_pressure_file(root: Path = FILESYSTEM_ROOT) -> str | None:
-    """Returns the cpu.pressure of our own cgroup; None where it has none, as v1 and the root."""
+    """Returns the cpu.pressure of our cgroup; None without one, as for v1 and the root."""
     for version, directories in _hierarchies(root, "cpu"):
         file = f"{directories[0]}/cpu.pressure"
-        # It is there and cannot be read where the kernel was told to keep no account.
+        # With psi=0 the file exists but cannot be read.
         if version == 2 and read_bytes(file):
             return file
     return None
 
 
 def memory_limit_bytes(root: Path = FILESYSTEM_ROOT) -> int | None:
-    """Returns the smallest cgroup memory limit (own and above) in bytes, None where none is set."""
+    """Returns the smallest cgroup memory limit (ours and above) in bytes, None without one."""
     limits = []
     for version, directory in _levels(root, "memory"):
         name = "memory.max" if version == 2 else "memory.limit_in_bytes"
@@ -109,7 +109,7 @@ def memory_limit_bytes(root: Path = FILESYSTEM_ROOT) -> int | None:
 
 
 def out_of_memory_kills(root: Path = FILESYSTEM_ROOT) -> int | None:
-    """Returns how many processes of our cgroup the OOM killer has ever ended."""
+    """Returns the number of processes of our cgroup that the OOM killer has killed."""
     counts = []
     for version, directories in _hierarchies(root, "memory"):
         name = "memory.events" if version == 2 else "memory.oom_control"
@@ -121,19 +121,19 @@ def out_of_memory_kills(root: Path = FILESYSTEM_ROOT) -> int | None:
 
 
 def _core_of(root: Path, processor: int) -> str | None:
-    """Returns what all hyper-threads of a processor's core have in common, and no others."""
+    """Returns a key shared by exactly the hyper-threads of a logical CPU's core."""
     topology = f"{root}/sys/devices/system/cpu/cpu{processor}/topology"
     siblings = (read_text(f"{topology}/thread_siblings_list") or "").strip()
     if siblings:
         return siblings
-    # -1: the kernel does not know.
+    # -1: unknown to the kernel.
     numbers = [first_int(read_text(f"{topology}/{name}")) for name in _PLACE_OF_CORE]
     is_known = all(number is not None and number >= 0 for number in numbers)
     return " ".join(map(str, numbers)) if is_known else None
 
 
 def _quotas(root: Path) -> list[tuple[float, str]]:
-    """Returns quota in cores and directory of each cgroup that has one, innermost first."""
+    """Returns (quota in cores, directory) of each cgroup with a quota, innermost first."""
     quotas = []
     for version, directory in _levels(root, "cpu"):
         quota = _quota(version, directory)
@@ -197,7 +197,7 @@ def _mounts(root: Path) -> list[_Mount]:
 def _directories(root: Path, mount: _Mount, path: str) -> list[str]:
     """Returns the directories of cgroup `path` and those above it, innermost first.
 
-    A path outside the mount (a parent namespace's) leaves the mount point itself.
+    A path outside the mount (of a parent namespace) yields the mount point.
     """
     point = str(root).rstrip("/") + mount.point
     try:
@@ -211,10 +211,10 @@ def _directories(root: Path, mount: _Mount, path: str) -> list[str]:
 
 
 def is_virtual(root: Path = FILESYSTEM_ROOT) -> bool | None:
-    """Whether the machine is a virtual one; None where nothing says so, as in many containers."""
+    """Returns whether the machine is virtual; None if unknown, as in many containers."""
     cpuinfo = read_bytes(str(root / "proc/cpuinfo")) or b""
     flags = re.search(rb"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
-    if flags is not None:  # of x86 alone; other processors do not tell
+    if flags is not None:  # x86 only
         return b"hypervisor" in flags[1].split()
     if (read_text(str(root / "sys/hypervisor/type")) or "").strip():
         return True
@@ -226,7 +226,7 @@ def _by_firmware(root: Path) -> bool | None:
     names = [(read_text(str(root / _DMI / name)) or "").strip() for name in _DMI_NAMES]
     firmware = " ".join(names)
     if _HYPERVISORS.search(firmware):
-        return _LET_WHOLE.search(firmware) is None
+        return _BARE_METAL.search(firmware) is None
     chassis = first_int(read_text(str(root / _DMI / "chassis_type")))
     is_real = chassis is not None and chassis > _UNKNOWN_CHASSIS
     return False if names[0] and is_real else None
@@ -241,7 +241,7 @@ def _by_device_tree(root: Path) -> bool | None:
     boards = read_bytes(str(tree / "compatible")) or b""
     if "hypervisor" in nodes or any(node.startswith(_QEMU_NODE) for node in nodes):
         return True
-    if any(board in boards for board in _MADE_UP_BOARDS):
+    if any(board in boards for board in _VIRTUAL_BOARDS):
         return True
-    # A board that has a name of its own.
+    # A named board is a physical one.
     return False if boards and read_bytes(str(tree / "model")) else None

@@ -1,8 +1,8 @@
-"""The script's process and everything it started: raw counters per process.
+"""Samples the script's process and its descendants: raw counters per process.
 
-The states of those that read from storage are sampled far more often: Linux accounts for the time
-that a thread waits for block devices only where it is asked to (kernel.task_delayacct, off by
-default since 5.14). In state D a thread waits for storage, local or NFS; FUSE lets it sleep.
+The states of processes that read from storage are sampled far more often. Linux counts the time
+that a thread waits for block devices only with kernel.task_delayacct, off by default since 5.14.
+In state D a thread waits for storage, local or NFS; with FUSE it sleeps instead.
 """
 
 from __future__ import annotations
@@ -20,35 +20,34 @@ from trainprof.sampling.clock import NS_PER_S
 from trainprof.sampling.machine import FILESYSTEM_ROOT
 from trainprof.sampling.procfs import labelled_int, read_bytes
 
-# The kernel walks all page tables for it: milliseconds per GB, so seldom and never for long.
+# Measuring PSS walks all page tables, milliseconds per GB: rarely, and a bounded share of time.
 PSS_INTERVAL_NS: Final = 10 * NS_PER_S
 PSS_MAX_SHARE: Final = 1 / 500
-# Newcomers are read at once, which puts the next reading off: by no more than this.
-_MOST_PUT_OFF_NS: Final = 60 * NS_PER_S
+# New processes are measured at once, which delays the next measurement by at most this.
+_LONGEST_DELAY_NS: Final = 60 * NS_PER_S
 
-# Processes known as not ours are read again this often: a pid may be reused.
+# Pids known as not ours are read again this often: they may be reused.
 OUTSIDERS_INTERVAL_NS: Final = 10 * NS_PER_S
 
 WATCH_INTERVAL_S: Final = 0.04
-# While nobody reads.
+# While no process reads.
 IDLE_INTERVAL_NS: Final = NS_PER_S // 4
-# Each interval is so much longer or shorter than its mean, or steps of as many ms would always be
-# met in the same place.
+# Intervals vary by this share, so that samples do not align with steps of the same duration.
 _SPREAD: Final = 0.5
 _GOLDEN_SHARE: Final = 0.6180339887498949
 _COUNTERS: Final = ("read_bytes", "major_faults")
 _WAITING, _ASLEEP = "D", "S"
-# Of a process with more threads only the main one is read.
+# Only the main thread is read of a process with more threads.
 _MOST_THREADS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """What /proc/<pid>/stat tells.
+    """The fields of /proc/<pid>/stat.
 
     Attributes:
         reaped_ns: CPU time of children that ended and were waited for.
-        started_ns: Since boot: the key beside the pid, which may be given to another.
+        started_ns: Since boot; differs for processes that reuse a pid.
     """
 
     name: str
@@ -65,7 +64,7 @@ class ProcessStat:
 
 
 class ProcessTree:
-    """Reads a process and all its descendants from /proc, who stay in the tree as orphans."""
+    """Reads a process and all its descendants, orphans included, from /proc."""
 
     def __init__(
         self,
@@ -88,7 +87,7 @@ class ProcessTree:
         self._seen: set[tuple[int, int]] = set()
 
     def sample(self) -> dict[str, Any] | None:
-        """Returns `processes`, one entry per process, parents first; None when none is left."""
+        """Returns `processes`, one entry per process, parents first; None once all have ended."""
         stats = self._tree()
         entries = [self._entry(pid, stat) for pid, stat in stats.items()]
         if not entries:
@@ -119,7 +118,7 @@ class ProcessTree:
         return {int(name) for name in names if name.isdigit()}
 
     def _known_members(self, listed: set[int]) -> dict[int, ProcessStat]:
-        """Returns the members that still live; a pid given out anew becomes unknown."""
+        """Returns the members that still run; a reused pid becomes unknown."""
         stats = self._stats(pid for pid in self._members if pid in listed)
         alive = {p: stat for p, stat in stats.items() if stat.started_ns == self._members[p]}
         self._members = {pid: stat.started_ns for pid, stat in alive.items()}
@@ -128,7 +127,7 @@ class ProcessTree:
     def _join(
         self, members: dict[int, ProcessStat], newcomers: dict[int, ProcessStat]
     ) -> dict[int, ProcessStat]:
-        """Returns the newcomers that descend from a member or are the root itself."""
+        """Returns the newcomers that are the root or descend from a member."""
         joined: dict[int, ProcessStat] = {}
         root = newcomers.get(self._root_pid)
         if root is not None and self._root_started_ns is None:
@@ -187,12 +186,12 @@ class ProcessTree:
         return entry
 
     def _add_pss(self, entries: list[dict[str, Any]]) -> None:
-        """Measures all now and then, and newcomers a sample after their first: they may grow."""
+        """Measures all processes rarely, and new ones at their second sample: they may grow."""
         now_ns, began_ns = self._now_ns(), self._cpu_ns()
         keys = {(entry["pid"], entry["started_ns"]): entry for entry in entries}
         newcomers = (self._seen & keys.keys()) - self._measured
         self._seen, is_due = set(keys), now_ns >= self._next_pss_ns
-        if not is_due and self._next_pss_ns > now_ns + _MOST_PUT_OFF_NS:
+        if not is_due and self._next_pss_ns > now_ns + _LONGEST_DELAY_NS:
             return
         measured = keys.keys() if is_due else newcomers
         for key in measured:
@@ -210,13 +209,13 @@ class ProcessTree:
 
 
 def parse_stat(text: bytes, tick_ns: int, page_bytes: int) -> ProcessStat | None:
-    """Returns what a /proc/<pid>/stat text holds, or None of a process that is all but gone."""
-    # The name in it may hold blanks and parentheses.
+    """Returns the fields of a /proc/<pid>/stat text, None for a process being removed."""
+    # The name may contain blanks and parentheses.
     opening, closing = text.find(b"("), text.rfind(b")")
     try:
         state, *numbers = text[closing + 1 :].split()
         fields = [int(number) for number in numbers[:21]]
-        if fields[16] == 0:  # it is being removed: the kernel shows zeros for all that counts
+        if fields[16] == 0:  # being removed: all counters are 0
             return None
         return ProcessStat(
             name=text[opening + 1 : closing].decode("utf-8", "backslashreplace"),
@@ -236,7 +235,7 @@ def parse_stat(text: bytes, tick_ns: int, page_bytes: int) -> ProcessStat | None
 
 
 class ReadingWatch:
-    """Samples the main threads of processes that have read lately, and those that read for them."""
+    """Samples the states of processes that read recently: the main thread, and readers for it."""
 
     def __init__(self, root: Path = FILESYSTEM_ROOT) -> None:
         self._proc = str(root).rstrip("/") + "/proc"
@@ -245,7 +244,7 @@ class ReadingWatch:
         self._place = 0.0
 
     def choose(self, processes: Iterable[Mapping[str, Any]]) -> None:
-        """Chooses the processes to sample from now on, from entries of `ProcessTree.sample`."""
+        """Sets the processes to sample, from entries of `ProcessTree.sample`."""
         watched, counted = [], {}
         for entry in processes:
             key = entry["pid"], entry["started_ns"]
@@ -256,7 +255,7 @@ class ReadingWatch:
         self._counted, self._watched = counted, tuple(watched)
 
     def sample(self) -> dict[str, Any] | None:
-        """Returns `states`, a letter by pid, as in /proc/<pid>/stat; None while nobody reads."""
+        """Returns `states`, the letter of /proc/<pid>/stat by pid; None while no process reads."""
         states = {}
         for pid in self._watched:
             state = self._state(f"{pid}/task/{pid}")
@@ -267,13 +266,13 @@ class ReadingWatch:
         return {"states": states} if states else None
 
     def _state(self, thread: str) -> str:
-        """Returns the letter of a thread, "" where it is gone."""
+        """Returns a thread's letter, "" if it has ended."""
         text = read_bytes(f"{self._proc}/{thread}/stat") or b""
-        name_end = text.rfind(b")")  # the name may hold any character
+        name_end = text.rfind(b")")  # the name may contain any character
         return text[name_end + 2 : name_end + 3].decode("ascii", "replace") if name_end >= 0 else ""
 
     def _has_reader(self, pid: int) -> bool:
-        """Whether one of few threads waits for storage, for the main one, as a rule."""
+        """Returns whether one of a few threads waits for storage, presumably for the main one."""
         try:
             threads = os.listdir(f"{self._proc}/{pid}/task")
         except OSError:
@@ -283,7 +282,7 @@ class ReadingWatch:
         )
 
     def pause_ns(self, interval_ns: int) -> int:
-        """Returns how long to wait for the next sample, where that is `interval_ns` on average."""
+        """Returns the time to the next sample, `interval_ns` on average."""
         if not self._watched:
             return max(interval_ns, IDLE_INTERVAL_NS)
         self._place = (self._place + _GOLDEN_SHARE) % 1.0

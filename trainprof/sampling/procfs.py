@@ -1,4 +1,4 @@
-"""Reading the kernel's text files: cheap, and a file that is gone is normal."""
+"""Reads the kernel's text files fast; a missing file is normal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _READ_BYTES: Final = 1 << 16
 
 
 def read_bytes(path: str) -> bytes | None:
-    """Returns the file's content, or None where it cannot be read (gone, forbidden)."""
+    """Returns the file's content, None if it cannot be read (missing, no permission)."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -27,13 +27,13 @@ def read_bytes(path: str) -> bytes | None:
 
 
 def read_text(path: str) -> str | None:
-    """Returns the file's text, odd bytes replaced, or None where it cannot be read."""
+    """Returns the file's text with invalid bytes replaced, None if it cannot be read."""
     content = read_bytes(path)
     return None if content is None else content.decode("utf-8", "replace")
 
 
 def first_int(text: str | None) -> int | None:
-    """Returns the integer that the text starts with, or None ("max", damaged, no text)."""
+    """Returns the integer at the start of the text, None without one ("max", damaged)."""
     try:
         return int((text or "").split(maxsplit=1)[0])
     except (IndexError, ValueError):
@@ -41,7 +41,7 @@ def first_int(text: str | None) -> int | None:
 
 
 def labelled_int(content: bytes, label: bytes) -> int | None:
-    """Returns the integer that follows `label` at a line's start, or None where there is none."""
+    """Returns the integer after `label` at a line's start, None without one."""
     at = 0 if content.startswith(label) else content.find(b"\n" + label) + 1
     if not content.startswith(label, at):
         return None

@@ -1,11 +1,10 @@
 """Samples host, process tree and GPUs into a run's `samples/`, from the supervisor's process.
 
-Files, one JSON object a line, all with `t_ns` (the event logs' clock), the first with `time_ns`:
+Files with one JSON object a line; each has `t_ns` (the event logs' clock), the first `time_ns` too:
     host.jsonl       counters of the machine (see host.py), `interval_s`, `sampler_cpu_ns`
     processes.jsonl  `processes`: counters per process (see process_tree.py)
     states.jsonl     `states` of processes that read (see process_tree.py); only while one does
-    gpus.jsonl       `gpus`: metrics per device (see gpu.py), `calls`, `call_ns`; only where NVML
-                     shows a device
+    gpus.jsonl       `gpus`: metrics per device (see gpu.py), `calls`, `call_ns`; only with a GPU
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from trainprof.sampling.host import HostReader
 from trainprof.sampling.loop import SampleLoop, SampleStream
 from trainprof.sampling.process_tree import WATCH_INTERVAL_S, ProcessTree, ReadingWatch
 
-# NVML's own figures are means over a sixth of a second and more.
+# NVML's figures are means over 1/6 s and more.
 MIN_GPU_INTERVAL_S: Final = 0.1
-# Of a core, while processes read.
+# Share of a core, while processes read.
 MAX_STATE_TICK_SHARE: Final = 0.01
-# A call to a driver waits more than it works, and each is made less often where it is slow.
+# A driver call mostly waits, and MetricPace makes slow ones less often.
 MAX_GPU_TICK_SHARE: Final = 0.5
 
 
 class Sampler:
-    """Samples until it is stopped; nothing that hangs or fails in it reaches the caller.
+    """Samples until it is stopped; a failure or a hanging call never reaches the caller.
 
-    GPUs have a thread of their own: a driver's call may take long, or never return. So have the
-    states of processes that read, which are sampled more often.
+    GPUs have their own thread: a driver call may take long or never return. The states of
+    processes that read have one too: they are sampled more often.
     """
 
     def __init__(
@@ -74,23 +73,23 @@ class Sampler:
 
     @property
     def not_observed(self) -> dict[str, str]:
-        """Why a file has no (more) samples: {"gpus": "NVML: ...", "host": "host.jsonl: ..."}."""
+        """Reasons why sampling stopped: {"gpus": "NVML: ...", "host": "host.jsonl: ..."}."""
         reasons = {x.name: x.ended for x in self._streams if x.ended is not None}
-        hangs_in = self._gpus.hangs_in if self._is_stopped else None
-        return reasons if hangs_in is None else {**reasons, "gpus": hangs_in}
+        hanging_call = self._gpus.hanging_call if self._is_stopped else None
+        return reasons if hanging_call is None else {**reasons, "gpus": hanging_call}
 
     @property
     def is_alive(self) -> bool:
-        """Whether a thread still samples, or hangs."""
+        """Returns whether a thread still samples or hangs."""
         return any(loop.is_alive for loop in self._loops)
 
     def start(self) -> None:
-        """Starts sampling; the first samples are taken at once, in the threads."""
+        """Starts the threads; they take the first samples at once."""
         for loop in self._loops:
             loop.start()
 
     def stop(self, timeout_s: float) -> None:
-        """Takes last samples and ends sampling; returns after `timeout_s` even if a call hangs."""
+        """Takes the last samples and stops; returns after `timeout_s` even if a call hangs."""
         deadline_s = time.monotonic() + timeout_s
         for loop in self._loops:
             loop.ask_to_stop()

@@ -479,7 +479,7 @@ OUTERMOST = (
     Outermost(Kind.PLACEMENT, lambda: [TransferProbe()], lambda: MODEL.to(torch.float32)),
     Outermost(Kind.COLLECTIVE, lambda: [CollectiveProbe()], lambda: dist.all_reduce(INPUT)),
     Outermost(Kind.PIN, lambda: loader_probes(DeliveryProbe), lambda: pinning.pin_memory([1])),
-    Outermost(Kind.LOADER_PASS, lambda: loader_probes(DeliveryProbe), lambda: iter(LOADER)),
+    Outermost(Kind.LOADER_EPOCH, lambda: loader_probes(DeliveryProbe), lambda: iter(LOADER)),
 )
 
 

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from trainprof.record.limit_met import AT_END, LIMIT_MET, processes_at_limit, tell_limit
+from trainprof.record.limit_met import AT_END, LIMIT_MET, processes_at_limit, record_limit_met
 
 
 def test_it_tells_both_in_turn(tmp_path, monkeypatch):
@@ -17,7 +17,7 @@ def test_it_tells_both_in_turn(tmp_path, monkeypatch):
 
     monkeypatch.setattr(threading, "_register_atexit", register)
     assert processes_at_limit(str(tmp_path)) == {}
-    tell_limit(str(tmp_path))
+    record_limit_met(str(tmp_path))
     assert processes_at_limit(str(tmp_path)) == {os.getpid(): LIMIT_MET}
     [end] = at_end
     end()
@@ -29,8 +29,8 @@ def test_a_directory_that_is_gone_and_a_python_that_ends_raise_nothing(tmp_path,
         raise RuntimeError("can't register atexit after shutdown")
 
     monkeypatch.setattr(threading, "_register_atexit", refuse)
-    tell_limit(str(tmp_path / "gone"))
+    record_limit_met(str(tmp_path / "gone"))
     assert processes_at_limit(str(tmp_path / "gone")) == {}
     monkeypatch.delattr(threading, "_register_atexit")
-    tell_limit(str(tmp_path))
+    record_limit_met(str(tmp_path))
     assert processes_at_limit(str(tmp_path)) == {os.getpid(): LIMIT_MET}

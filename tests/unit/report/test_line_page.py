@@ -48,7 +48,7 @@ class Photos:
 \f
 double = lambda x: x * 2; triple = (
     lambda x: x)'''
-# By first line and qualified name, as a code object tells them, how many lines they have.
+# By first line and qualified name, as in their code objects, their number of lines.
 LENGTHS = {(1, "decorated"): 11, (14, "Photos.__getitem__"): 5, (20, "<lambda>"): 2}
 MAIN, WORKER = ProcessName(), ProcessName(worker=0)
 
@@ -96,7 +96,7 @@ def test_the_table_is_kernprofs(file, timings, shown_s, skip_zero, sort, is_ther
     assert ours == theirs.getvalue()
 
 
-def test_a_gap_that_only_damage_tells_of_is_not_printed():
+def test_a_gap_in_a_damaged_log_is_not_printed():
     rows = (LineTime(2, 1, 1), LineTime(1 << 24, 1, 1))
     text = kernprof_table(LineProfile((FunctionTimes("f", 1, "f", "", None, rows),)))
     assert len(text.splitlines()) < 20
@@ -138,7 +138,7 @@ GETITEM = '''\
     def __getitem__(self, index):
         """Returns a photo.
 
-        It is read anew each time.
+        It is read from disk each time.
         """
         path = self.paths[index]
         picture = Image.open(path)

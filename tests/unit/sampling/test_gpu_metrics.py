@@ -21,7 +21,7 @@ def asked_at(pace, took_ns, *, ticks_s=range(60), is_answered=True):
 
 
 def test_a_dear_call_is_made_every_second_at_most():
-    pace = MetricPace(Tier.SELDOM, S // 2, devices=1)
+    pace = MetricPace(Tier.RARE, S // 2, devices=1)
     assert asked_at(pace, 20 * MS, ticks_s=(0, 0.5, 1, 1.5, 2)) == [0, 1, 2]
     assert pace.slowed_ns is None
 
@@ -34,7 +34,7 @@ def test_a_slow_call_is_made_less_often(tier):
 
 
 def test_devices_share_the_driver():
-    pace = MetricPace(Tier.SELDOM, S // 2, devices=8)
+    pace = MetricPace(Tier.RARE, S // 2, devices=8)
     assert asked_at(pace, 20 * MS) == [0, 1, *range(9, 60, 8)]
 
 
@@ -53,7 +53,7 @@ def test_a_failure_is_tried_again_later_and_later():
 
 
 def test_nothing_is_put_off_for_ever():
-    pace = MetricPace(Tier.SELDOM, S // 2, devices=16)
+    pace = MetricPace(Tier.RARE, S // 2, devices=16)
     for _ in range(100):
         pace.asked(0, 3600 * S, is_answered=False)
     assert pace.slowed_ns == MAX_INTERVAL_NS

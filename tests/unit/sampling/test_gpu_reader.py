@@ -108,7 +108,7 @@ def test_a_driver_that_does_not_start_is_normal(sample_gpus, code, reason):
 
 @pytest.mark.proves(GPUS, "no GPU")
 def test_no_gpu_is_normal(sample_gpus):
-    assert sample_gpus("gpus=0\n") == ([], "NVML shows no GPU")
+    assert sample_gpus("gpus=0\n") == ([], "NVML lists no GPU")
 
 
 def test_every_metric_of_one_gpu(sample_lines):
@@ -263,7 +263,7 @@ def test_a_gpu_that_is_lost_is_left_alone(sample_gpus, calls):
 def test_when_all_gpus_are_lost_sampling_ends(sample_gpus):
     samples, ended = sample_gpus("", *["fail.nvmlDeviceGetPowerUsage=15\n"] * 3)
     assert ["not_observed" in device for (device,) in samples] == [False, True]
-    assert ended == "every GPU is lost"
+    assert ended == "all GPUs are lost"
 
 
 @pytest.mark.proves(GPUS, "call rates within their tiers")

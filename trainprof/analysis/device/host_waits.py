@@ -157,7 +157,7 @@ def transfers(events: Events, sites: Sites, overlap: Overlap | None) -> list[Tra
                 pinned_share=float(((rows.flags & TransferFlag.PINNED) > 0).mean()),
                 non_blocking_share=float(((rows.flags & TransferFlag.NON_BLOCKING) > 0).mean()),
                 by_library_share=float(((rows.flags & TransferFlag.BY_LIBRARY) > 0).mean()),
-                is_made_there=bool((rows.flags & TransferFlag.MADE_THERE).any()),
+                is_made_there=bool((rows.flags & TransferFlag.CREATED_IN_LINE).any()),
             )
             lines.append(line if timed is None else timed.added_to(line, index, rows))
     return sorted(

@@ -53,7 +53,7 @@ def receiving_ns(details: Details) -> Int64:
 
 def receiving_cpu_s(details: Details) -> Float64 | None:
     """Returns the CPU time of receiving each batch; None where it is unknown of some."""
-    if len(details) == 0 or not (details["flags"] & NextPartsFlag.CPU_TOLD).all():
+    if len(details) == 0 or not (details["flags"] & NextPartsFlag.CPU_KNOWN).all():
         return None
     cpu_ns = (details["value"].astype(np.int64) >> RECEIVE_CPU_SHIFT) * 1000
     seconds: Float64 = np.minimum(cpu_ns, receiving_ns(details)) / 1e9

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainprof.analysis.timeline.events import Bool, Events, Int64, joined_tables, rows_of
-from trainprof.record.schema import COLLATE_SHIFT, FAULTS_SHIFT, NOT_TOLD, Kind
+from trainprof.record.schema import COLLATE_SHIFT, FAULTS_SHIFT, NOT_REPORTED, Kind
 
 Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
@@ -117,7 +117,7 @@ def _measured(details: Details, start: Int64) -> dict[str, Any]:
         return column
 
     def from_us(recorded: npt.NDArray[Any]) -> Float64:
-        return np.where(recorded == NOT_TOLD, np.nan, recorded.astype(np.float64) * 1000)
+        return np.where(recorded == NOT_REPORTED, np.nan, recorded.astype(np.float64) * 1000)
 
     def or_nothing(column: Float64) -> Float64:
         return np.where(np.isnan(column) & (cpu_place >= 0), 0.0, column)

@@ -207,7 +207,7 @@ def _with_callers(
 
     That is the innermost line of a function that also runs during training, at another line.
     """
-    begun = details[details["kind"] == Kind.LOADER_PASS]
+    begun = details[details["kind"] == Kind.LOADER_EPOCH]
     training, evaluating = Counter[Stack](), []
     for p in timeline.loaders:
         own = begun[begun["site"] == p.loader]

@@ -30,7 +30,7 @@ class LoopedOptimizer:
         tensors: How many parameters it has, in `groups`.
         site: The user's line that built it, else that of its first step; None: unknown.
         is_plain: Without momentum and weight decay; older runs don't record it.
-        is_told_to: By foreach=False, which applies on a device too.
+        without_foreach: foreach=False was passed, which applies on a device too.
         spent_s: In its steps in the training phase; with `has_hooks` also in registered hooks.
         built_by: As OptimizerCall has it.
     """
@@ -39,7 +39,7 @@ class LoopedOptimizer:
     tensors: int
     site: str | None
     is_plain: bool = False
-    is_told_to: bool = False
+    without_foreach: bool = False
     spent_s: float = 0.0
     built_by: str | None = None
     has_hooks: bool = False
@@ -263,7 +263,7 @@ def _looped(record: Mapping[str, Any], sites: Sites, spent: _Updates) -> LoopedO
         tensors=integer(note.get("tensors")) or 0,
         site=next((place for place in places if place is not None), None),
         is_plain=note.get("is_plain") is True,
-        is_told_to=note.get("is_told_to") is True,
+        without_foreach=note.get("is_told_to") is True,
         spent_s=spent.by(record),
         built_by=builder_in(record),
         has_hooks=note.get("has_hooks") is True,

@@ -23,7 +23,7 @@ _OF_LOADER: Final = (
     Kind.WORKER,
     Kind.WORKER_LOST,
     Kind.LOADER_BUILT,
-    Kind.LOADER_PASS,
+    Kind.LOADER_EPOCH,
     Kind.FREE_DATA,
 )
 # Those whose site is the id of any text.
@@ -196,7 +196,7 @@ def _details_renumbered(
     details: npt.NDArray[np.void] = log.details.copy()
     names_text = np.isin(details["kind"], _OF_TEXT)
     details["site"][names_text & (details["site"] > 0)] += np.uint32(ids)
-    has_stack = (details["kind"] == Kind.LOADER_PASS) & (details["value"] > 0)
+    has_stack = (details["kind"] == Kind.LOADER_EPOCH) & (details["value"] > 0)
     details["value"][has_stack] += ids
     has_thread = details["kind"] != Kind.LINE
     is_main = has_thread & (details["thread"] == log.main_thread)

@@ -3,7 +3,7 @@
 What it means: logging, metrics, drawing, conversions, loops over elements. Such code runs in each
 step, and the model does not train during that time.
 
-How it is measured: as the training thread's time outside all timed parts of a step. 25 stack
+How it is measured: it is the training thread's time outside all timed parts of a step, and 25 stack
 samples a second show its lines. A line is named if samples separate it from the function's other
 lines, otherwise the function is. "At least" is the lower end of the interval. A loss built from
 torch functions counts as model time: samples between forward and backward that met torch computing.
@@ -15,8 +15,9 @@ works for it, that work has to stay. On a GPU such code is free while kernels ar
 
 What to do: change the named line. Work on whole tensors in place of single elements, use another
 process, or run it every 100th step. If training uses the result (labels, rewards, averaged
-weights), running it less often changes what the model learns. `trainprof lines` times each line. In
-a library's loop its settings decide what each step does: progress bar, logging, callbacks.
+weights), running it less often changes what the model learns. torch._foreach_ functions average
+weights at once. `trainprof lines` times each line. In a library's loop its settings decide what
+each step does: progress bar, logging, callbacks.
 """
 
 from __future__ import annotations
@@ -63,10 +64,11 @@ _CALLED_SHARE: Final = 0.5
 # Of the part: what functions compute has a backward, which for small operators called one by one
 # took 1.7 times their own time.
 _GRAPH_SHARE: Final = 0.1
-_CHEAPER: Final = "speed it up, or run it less often if training does not use its result"
-_WITH_TORCH: Final = "compute metrics less often, or on whole batches; torch._foreach_ for averages"
+_CHEAPER: Final = "speed it up, or run it less often"
+_LEARNED_FROM: Final = "running it less often changes the model if training uses its result"
+_WITH_TORCH: Final = "compute it less often, or on whole batches"
 _OF_LIBRARY: Final = "Let the library do less in each step"
-_WAITS: Final = "speed up what it waits for, or start that work earlier"
+_WAITS: Final = "speed up what it waits for, or start that earlier"
 
 
 def find(context: RunContext) -> Finding | None:
@@ -113,7 +115,10 @@ def find(context: RunContext) -> Finding | None:
         site=library if named is None else named.site,
         action=action,
         advice=advice if named is None else f"{takes_of_it(named)}: {advice}",
-        also=[] if named is None else caller(named),
+        also=[
+            *([] if named is None else caller(named)),
+            *([_LEARNED_FROM] if advice == _CHEAPER else []),
+        ],
         evidence={
             "python_s": spent_s,
             "python_share": part,

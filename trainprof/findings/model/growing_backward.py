@@ -4,11 +4,11 @@ What it means: what a step passes to the next (a hidden state, a running average
 still carries its graph. Each backward then runs through all earlier steps too, and their
 activations stay in memory. Where torch would refuse that, retain_graph=True was set.
 
-How it is measured: by the backward time of each step but the first, smoothed over five steps. From
+How it is measured: the backward time of each step but the first is smoothed over five steps. From
 the fastest to the slowest tenth it has to grow by twice the factor of forward. Most steps have to
 be slower than earlier ones. On a GPU the host's time counts, and whole steps have to grow too.
 
-When it is wrong: where the graph grows on purpose, as a truncation window that is widened.
+When it is wrong: the graph may grow on purpose, as with a truncation window that is widened.
 
 What to do: detach what goes from step to step (state = state.detach()), sum losses with .item() or
 .detach(), and remove retain_graph=True.
@@ -39,7 +39,7 @@ _APART: Final = (10, 40)
 # Of the growth of forward: larger batches make both longer.
 _TIMES_FORWARD: Final = 2.0
 # The graphs of earlier steps fill memory and caches too: without them the rest gets faster.
-_TIMES_BESIDES: Final = 2.0
+_REST_TIMES: Final = 2.0
 _BACKWARD: Final = ("backward",)
 # "other" has what a loop computes itself, such as a product with a memory bank.
 _FORWARD: Final = ("forward", "loss", "other")
@@ -72,7 +72,7 @@ def find(context: RunContext) -> Finding | None:
         RULE.id,
         f"backward grows from {span(short_s)} to {span(long_s)} a step while forward does not: it "
         "runs through earlier steps too",
-        replace(gain, training=(1.0, _TIMES_BESIDES * gain.training[1])),
+        replace(gain, training=(1.0, _REST_TIMES * gain.training[1])),
         site=line.site if line is not None else None,
         advice="state = state.detach(); sum losses with loss.item(); no retain_graph=True",
         evidence={

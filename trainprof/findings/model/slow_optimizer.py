@@ -5,9 +5,10 @@ optimizer runs one. An optimizer class of your own also calls each of them from 
 torch updates all parameters of a group together, unless foreach=False was given. Parameters of
 different groups are never updated together.
 
-How it is measured: as the time inside the optimizer's step, without gradient clipping, the scaler
-and the scheduler. A class of your own is reported if it is the only one, has ten parameters or more
-and takes under 0.2 ms each. On a GPU only the time counts in which it waits for these kernels.
+How it is measured: the cost is the time inside the optimizer's step, without gradient clipping, the
+scaler and the scheduler. A class of your own is reported if it is the only one, has ten parameters
+or more and takes under 0.2 ms each. On a GPU only the time counts in which it waits for these
+kernels.
 
 When it is wrong: hooks of the optimizer are in its time, and fusing does not change them; the gain
 is then an upper bound. Optimizers with sparse gradients cannot be fused and are not reported.
@@ -148,7 +149,7 @@ def waiting_for_updates_s(context: RunContext) -> float:
 def _without_foreach(context: RunContext) -> list[LoopedOptimizer]:
     """Returns those that torch would update together without foreach=False: on CUDA only."""
     is_cuda = str(context.summary.run.device).startswith("cuda")
-    return [x for x in context.torch.looped if x.is_told_to and is_cuda]
+    return [x for x in context.torch.looped if x.without_foreach and is_cuda]
 
 
 def _on_device(context: RunContext) -> Finding | None:

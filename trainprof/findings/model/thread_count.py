@@ -6,15 +6,16 @@ one thread, unless torch.set_num_threads() is called there. Other libraries star
 in each worker: OpenBLAS behind NumPy, MKL, OpenCV, tokenizers. With too few threads, as by
 OMP_NUM_THREADS=1 from another machine, cores stay idle.
 
-How it is measured: by torch.get_num_threads() at the first step and the cores that the run may use,
-less those that workers and other programs keep busy. In workers, by the CPU time of all threads,
-that of the thread that prepares the batch, and its wait for a core. Too few threads are reported if
-the median step has backward operators of 0.2 ms or more, on average: torch does not split smaller
-ones. Ranks of distributed training are not judged for that.
+How it is measured: trainprof compares torch.get_num_threads() at the first step with the cores that
+the run may use and that workers and other programs leave free. In workers it compares the CPU time
+of all threads with that of the thread that prepares the batch. It also measures that thread's wait
+for a core. Too few threads are reported if the median step has backward operators of 0.2 ms or
+more, on average: torch does not split smaller ones. Ranks of distributed training are not judged
+for that.
 
-When it is wrong: where operators wait for memory, where a neighbour needs the cores, or where a
-decoder's threads pay off. The gain of more threads is an upper bound: all computing would have to
-split evenly.
+When it is wrong: operators may wait for memory, a neighbour may need the cores, or a decoder's
+threads may pay off. The gain of more threads is an upper bound: all computing would have to split
+evenly.
 
 What to do: torch.set_num_threads() with the number of free cores, or remove the setting. For one
 thread in each worker set OPENBLAS_NUM_THREADS=1, MKL_NUM_THREADS=1 or OMP_NUM_THREADS=1 (torch
@@ -63,13 +64,13 @@ def _in_workers(context: RunContext, feeder: Feeder) -> Finding | None:
     fetch, workers, cores = feeder.loader.fetch, feeder.loader.num_workers or 0, context.cores()
     if not workers or cores is None or fetch is None or fetch.wall_s is None:
         return None
-    made_s = fetch.wall_s.mean * fetch.n
-    if not fetch.running_s or fetch.cpu_s is None or made_s <= 0 or context.training_s <= 0:
+    fetch_s = fetch.wall_s.mean * fetch.n
+    if not fetch.running_s or fetch.cpu_s is None or fetch_s <= 0 or context.training_s <= 0:
         return None
     known, line = feeder.loader.worker_threads or _USUAL, feeder.hot_line()
     # torch's threads that wait for the others of an operator use no CPU time.
     at_work = max(fetch.cpu_s / fetch.running_s, known.torch)
-    waits, busy = (fetch.runnable_s or 0.0) / made_s, made_s / (workers * context.training_s)
+    waits, busy = (fetch.runnable_s or 0.0) / fetch_s, fetch_s / (workers * context.training_s)
     numbers = {"runnable_share": waits, "threads": at_work, "busy_share": min(busy, 1.0)}
     if any(value < _least(context, name) for name, value in numbers.items()):
         return None
@@ -85,8 +86,8 @@ def _in_workers(context: RunContext, feeder: Feeder) -> Finding | None:
     ranks = f" of {ranks_of(feeder)} ranks" if ranks_of(feeder) > 1 else ""
     return unmeasured_finding(
         RULE.id,
-        f"{running} in each of {number_of(workers, 'worker')}{ranks} on {_cores(cores)}: fetching "
-        f"a batch waits {percent(waits)} of its time for a core",
+        f"{running} in each of {number_of(workers, 'worker')}{ranks} on {_cores(cores)}: fetches "
+        f"wait {percent(waits)} of their time for a core",
         site=(known.set_at if known.torch > 1 else None) or feeder.loader.site,
         action=_IN_WORKERS,
         advice=advice,

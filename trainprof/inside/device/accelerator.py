@@ -1,4 +1,4 @@
-"""The accelerator that the script uses, once it uses one: nothing here touches it before that."""
+"""The accelerator that the script uses; nothing here touches one before the script does."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, Final
 
 from trainprof.inside.patching.patcher import Patcher, Wrapped, called_around, hide_our_frame
 
-# Those whose module has `is_initialized`; so have many of other packages.
+# Modules of torch with `is_initialized`; those of other packages may have it too.
 _HAVE_STATE: Final = ("cuda", "xpu")
 _NONE_ADDED: Final = "privateuseone"
 _HAVE_SYNCHRONIZE: Final = (*_HAVE_STATE, "mps", "accelerator")
 
 
 class Accelerator:
-    """Knows which devices the script works on, and waits for them.
+    """Knows which devices the script uses, and synchronizes with them.
 
-    torch's own functions are taken when this is made, before any probe wraps them. From
-    `watch_captures` on, `capturing` counts CUDA graphs that are being captured.
+    It binds torch's functions on creation, before probes wrap them. `capturing` counts CUDA graphs
+    being captured, from `watch_captures` on.
     """
 
     def __init__(self, torch: ModuleType) -> None:
@@ -30,35 +30,35 @@ class Accelerator:
             function = getattr(getattr(torch, name, None), "synchronize", None)
             if callable(function):
                 self._synchronize[name] = function
-        # By type, the indices of devices that tensors were copied to or from.
+        # Indices of devices that tensors were copied to or from, by type.
         self._seen: dict[str, set[int]] = {}
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        """In a forked child the parent's devices cannot be used."""
+        """Forgets the parent's devices, which a forked child cannot use."""
         self._seen.clear()
         self.capturing = 0
 
     def saw(self, kind: str, index: int | None) -> None:
-        """Notes a device (None: the current one) that the script has copied to or from."""
+        """Records a device (None: the current one) that the script copied to or from."""
         indices = self._seen.setdefault(kind, set())
         if index is not None:
             indices.add(index)
 
     def indices_of(self, kind: str) -> set[int]:
-        """Returns the indices of a type's devices seen so far; later ones are added to it."""
+        """Returns the set of a type's device indices, to which later ones are added."""
         return self._seen.setdefault(kind, set())
 
     def kinds_in_use(self) -> list[str]:
         begun = list(self._seen)
-        for name in (*_HAVE_STATE, _from_elsewhere(self._torch)):
+        for name in (*_HAVE_STATE, _registered_type(self._torch)):
             is_initialized = getattr(getattr(self._torch, name, None), "is_initialized", None)
             if name not in begun and is_initialized is not None and is_initialized():
                 begun.append(name)
         return begun
 
     def synchronize(self) -> bool:
-        """Waits for every device in use; False where none is in use or may be waited for."""
+        """Waits for every device in use; returns False without one, or during a graph capture."""
         kinds = self.kinds_in_use()
         if not kinds or self.is_capturing(kinds):
             return False
@@ -67,7 +67,7 @@ class Accelerator:
         return True
 
     def is_capturing(self, kinds: Sequence[str]) -> bool:
-        """Whether a CUDA graph is being captured: no device may be waited for or asked then."""
+        """Returns whether a CUDA graph is being captured: synchronizing or querying then fails."""
         if self.capturing:
             return True
         return "cuda" in kinds and bool(self._torch.cuda.is_current_stream_capturing())
@@ -111,22 +111,22 @@ class Accelerator:
 
 
 def may_have_device(torch: ModuleType) -> bool:
-    """Whether this build of torch, or a package that it has loaded, knows a device but the CPU."""
+    """Returns whether this torch, or a package that it loaded, supports a device but the CPU."""
     version = getattr(torch, "version", None)
     if any(getattr(version, name, None) for name in ("cuda", "hip", "xpu")):
         return True
-    return bool(getattr(torch._C, "_has_mps", False) or _from_elsewhere(torch))
+    return bool(getattr(torch._C, "_has_mps", False) or _registered_type(torch))
 
 
 def device_modules(torch: ModuleType) -> list[Any]:
-    """Returns what torch has for each kind of device it may use, and for whichever there is."""
-    names = ("cuda", "xpu", "mps", "accelerator", _from_elsewhere(torch))
+    """Returns torch's module for each type of device, and the generic `torch.accelerator`."""
+    names = ("cuda", "xpu", "mps", "accelerator", _registered_type(torch))
     modules = (getattr(torch, name, None) for name in names if name)
     return [module for module in modules if module is not None]
 
 
-def _from_elsewhere(torch: ModuleType) -> str:
-    """Returns the name of the device type that another package has added, "" without one."""
+def _registered_type(torch: ModuleType) -> str:
+    """Returns the device type that another package registered, "" without one."""
     backend = getattr(torch._C, "_get_privateuse1_backend_name", None)
     name = _NONE_ADDED if backend is None else str(backend())
     return "" if name == _NONE_ADDED else name

@@ -1,4 +1,4 @@
-"""When the device reached the ends of phases, without ever waiting for it."""
+"""Records when the device reached the ends of phases, without waiting for it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.session import Session
 from trainprof.record.schema import DeviceMarkFlag, Kind, Topic
 
-# Events that were recorded and not yet seen reached: more than these are not kept.
+# The most events that are recorded but not yet completed.
 _MAX_PENDING: Final = 1024
-# A phase that begins right after another ended begins where that one did.
+# A phase that begins this soon after a mark needs no new one.
 _ADJACENT_NS: Final = 10_000
-# A copy so soon after a mark needs none at its beginning: hardly any kernel came between.
+# The same for the beginning of a copy: hardly a kernel was launched in between.
 _RECENT_NS: Final = 30_000
 _NS_PER_MS: Final = 1e6
 _UNSIGNED: Final = (1 << 64) - 1
@@ -28,7 +28,7 @@ _UNSIGNED: Final = (1 << 64) - 1
 
 @dataclass(slots=True)
 class _Stream:
-    """One thread's marks, in order; `pending` has events not yet reached and when they were put."""
+    """One thread's marks in order; `pending` has uncompleted events and when each was recorded."""
 
     pending: deque[tuple[Any, int]] = field(default_factory=deque)
     spare: list[Any] = field(default_factory=list)
@@ -37,7 +37,7 @@ class _Stream:
 
 
 class DeviceMarksProbe:
-    """Makes the clock of phases leave an event in the device's stream at each reading."""
+    """Makes each reading of the phase clock record an event in the device's stream."""
 
     name = "device_marks"
 
@@ -50,7 +50,7 @@ class DeviceMarksProbe:
         self._kinds: list[str] = []
         self._make_event: Callable[[], Any] | None = None
         self._current_device: Callable[[], int] = lambda: 0
-        # Indices of devices that the script is known to work on, if any is.
+        # Indices of devices that the script is known to use; may be empty.
         self._in_use: set[int] = set()
         # By thread and device.
         self._streams: dict[tuple[int, int], _Stream] = {}
@@ -64,7 +64,7 @@ class DeviceMarksProbe:
         session.on_end.subscribe(patcher.guarded(self._record_here))
 
     def _forget(self) -> None:
-        """In a forked child: events of the parent's cannot be used, nor thrown away."""
+        """Resets a forked child; it can neither use nor free the parent's events."""
         self._of_parent.append(self._streams)
         self._streams, self._make_event = {}, None
         self._kinds = []
@@ -88,11 +88,11 @@ class DeviceMarksProbe:
         event = stream.spare.pop() if stream.spare else make_event()
         event.record()
         stream.pending.append((event, at))
-        # While the mark was put the script launched no kernels.
+        # The script launched no kernels during record().
         stream.marked_until_ns = self._session.now()
 
     def _mark_wait(self, at: int) -> None:
-        """Marks where this thread has used its current device; a loader's thread may not have."""
+        """Marks if this thread has used its current device; a loader's thread may not have."""
         if self._make_event is not None and (get_ident(), self._current_device()) in self._streams:
             self._mark(at)
 
@@ -112,7 +112,7 @@ class DeviceMarksProbe:
                 self._record_reached(stream, device)
 
     def _begin(self) -> Callable[[], Any] | None:
-        """Returns what makes events, once the script has begun to use a device."""
+        """Returns the event constructor once the script uses a device, else None."""
         for kind in self._accelerator.kinds_in_use():
             module = getattr(self._torch, kind, None)
             make = getattr(module, "Event", None)

@@ -1,4 +1,4 @@
-"""Reads the statistics of torch's allocator for the devices in use, at the ends of some phases."""
+"""Reads torch's allocator statistics of the devices in use at the ends of some phases."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, MemoryFigure, Topic
 
 Figures = dict[MemoryFigure, int]
-# Reads the figures of the device of that number.
+# Reads the figures of the device with an index.
 Reader = Callable[[int], Figures]
 
-# Readings follow each other in bursts: only then do they tell what a phase did. The first is
-# longer, for the first steps mostly set the peak.
+# Readings come in bursts: consecutive ones show what a phase allocated. The first burst is longer
+# because the first steps mostly set the peak.
 FIRST_BURST: Final = 96
 BURST: Final = 32
-# A burst takes this part of the time until the next one.
+# A burst may take this part of the time until the next one.
 SHARE_OF_TIME: Final = 1 / 200
 SHORTEST_PAUSE_NS: Final = 1_000_000_000
-# In a long run pauses grow, so that the log does not: to this part of the time passed.
+# In a long run pauses grow to this part of the time passed, to keep the log small.
 PAUSE_OF_PASSED: Final = 1 / 100
-# How long until it is asked again whether the script uses a device.
+# Time between checks whether the script uses a device.
 _ASKED_EVERY_NS: Final = 1_000_000
 _NEVER: Final = 1 << 63
 _RESETS: Final = ("reset_peak_memory_stats", "reset_accumulated_memory_stats")
@@ -48,7 +48,7 @@ _BYTES: Final = (
     (MemoryFigure.PEAK_ALLOCATED, "allocated_bytes", "peak"),
     (MemoryFigure.PEAK_RESERVED, "reserved_bytes", "peak"),
 )
-# An allocator other than torch's own gives these as 0, whatever happened.
+# Allocators other than torch's native one always report 0 for these.
 _COUNTS: Final = (
     (MemoryFigure.RETRIES, "num_alloc_retries"),
     (MemoryFigure.OUT_OF_MEMORY, "num_ooms"),
@@ -56,7 +56,7 @@ _COUNTS: Final = (
 
 _UNITS: Final = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE: Final = r"(\d+(?:\.\d+)?) (bytes|[KMGT]iB)"
-# From torch's own sentence; nothing else of it is kept.
+# Parts of torch's error message; nothing else of it is recorded.
 _SIZES: Final = {
     "requested_bytes": re.compile(rf"[Tt]ried to allocate {_SIZE}"),
     "total_bytes": re.compile(rf"total capaci?ty of {_SIZE}"),
@@ -69,12 +69,12 @@ _CAUSES: Final = 8
 
 
 class DeviceMemoryProbe:
-    """Makes the clock of phases read the allocator's statistics when they are due."""
+    """Makes the phase clock read the allocator's statistics when they are due."""
 
     name = "device_memory"
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        if session.accelerator is None:  # nothing that knows of devices, or none can be there
+        if session.accelerator is None:  # --cuda-sync, or no device is possible
             return
         self._torch, self._session = torch, session
         self._accelerator: Accelerator = session.accelerator
@@ -86,7 +86,7 @@ class DeviceMemoryProbe:
         self._watch_resets(torch, patcher)
 
     def _forget(self) -> None:
-        """Of a forked child nothing is known yet: it cannot use its parent's devices."""
+        """Resets a forked child: it cannot use its parent's devices."""
         self._reader: Reader | None = None
         self._kind = ""
         self._last: dict[int, Figures] = {}
@@ -123,15 +123,15 @@ class DeviceMemoryProbe:
                 self._reader, self._kind, self._due_ns = reader, kind, 0
                 return True
         if kinds:
-            self._cannot(f"torch tells nothing of the memory of devices of type {kinds[0]}")
+            self._report_unavailable(f"torch has no memory statistics for {kinds[0]} devices")
         return False
 
-    def _cannot(self, reason: str) -> None:
+    def _report_unavailable(self, reason: str) -> None:
         self._session.log.note(Topic.ENVIRONMENT, {"no_device_memory": reason})
         self._due_ns = _NEVER
 
     def _read(self, at: int) -> int:
-        """Records what changed on each used device since the last reading; returns the cost, ns."""
+        """Records changed figures of each used device; returns the time this took in ns."""
         assert self._reader is not None
         now, emit, began = self._session.now, self._session.emit, self._session.now()
         for index in self._devices():
@@ -141,12 +141,12 @@ class DeviceMemoryProbe:
                 if known is None:
                     limit = limit_of(self._torch, self._kind, index)
                     figures |= {} if limit is None else {MemoryFigure.LIMIT: limit}
-            except (RuntimeError, NotImplementedError) as error:  # an allocator of the script's
+            except (RuntimeError, NotImplementedError) as error:  # a custom allocator
                 why = str(error).strip().partition("\n")[0] or type(error).__name__
-                self._cannot(f"its allocator does not tell: {why}")
+                self._report_unavailable(f"the allocator has no statistics: {why}")
                 break
             if MemoryFigure.ALLOCATED not in figures:
-                self._cannot(f"torch tells nothing of the memory of devices of type {self._kind}")
+                self._report_unavailable(f"torch has no memory statistics for {self._kind} devices")
                 break
             end = at + now() - start
             if known is None:
@@ -163,7 +163,7 @@ class DeviceMemoryProbe:
         return sorted({int(current()), *self._accelerator.indices_of(self._kind)})
 
     def _read_apart(self) -> None:
-        """Reads at a moment that is no end of a phase."""
+        """Reads outside of a burst."""
         if self._reader is not None and not self._accelerator.is_capturing([self._kind]):
             self._last.clear()
             self._read(self._session.now())
@@ -176,7 +176,7 @@ class DeviceMemoryProbe:
             self._session.log.note(Topic.OUT_OF_MEMORY, {"kind": self._kind or None, **state})
 
     def _watch_resets(self, torch: ModuleType, patcher: Patcher) -> None:
-        """Reads what the script's own resets are about to lose."""
+        """Reads the peaks before the script resets them."""
         read = patcher.guarded(self._read_apart)
         make = called_around(lambda *_, **__: read())
         for module in device_modules(torch):
@@ -205,13 +205,13 @@ class EmptiedCachesProbe:
 
 
 def _places(module: Any, name: str) -> list[tuple[Any, str]]:
-    """Returns where torch has a function for a kind of device: it has most of them twice."""
+    """Returns the places of a function in torch's device module; most are in two."""
     holders = (getattr(module, "memory", None), module)
     return [(holder, name) for holder in holders if name in getattr(holder, "__dict__", {})]
 
 
 def find_reader(torch: ModuleType, kind: str) -> Reader | None:
-    """Returns what reads the statistics of devices of a type; None where torch has none."""
+    """Returns the reader of a device type's statistics, None if torch has none."""
     module = getattr(torch, kind, None)
     nested = getattr(module, "memory_stats_as_nested_dict", None)
     if nested is not None:
@@ -254,7 +254,7 @@ def _read_current(
 
 
 def limit_of(torch: ModuleType, kind: str, index: int) -> int | None:
-    """Returns the bytes that this process may take from a device; None where torch doesn't say."""
+    """Returns the bytes that this process may allocate on a device, None if unknown."""
     module = getattr(torch, kind, None)
     properties = getattr(module, "get_device_properties", None)
     if properties is not None:
@@ -271,7 +271,7 @@ def limit_of(torch: ModuleType, kind: str, index: int) -> int | None:
 def last_state(is_user_code: Callable[[CodeType], bool]) -> dict[str, Any] | None:
     """Returns {device, place, requested_bytes, ...} of the memory error that ends this process.
 
-    None without such an error. `place` is the user's innermost [file, line, function].
+    None without one. `place` is the user's innermost [file, line, function].
     """
     error = _last_error()
     for _ in range(_CAUSES):
@@ -284,7 +284,7 @@ def last_state(is_user_code: Callable[[CodeType], bool]) -> dict[str, Any] | Non
 
 
 def _last_error() -> BaseException | None:
-    """Returns the uncaught exception; in a child of multiprocessing the one in flight."""
+    """Returns the uncaught exception; in a child of multiprocessing the one being handled."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     error = error or sys.exc_info()[1]
     if isinstance(error, SystemExit):
@@ -295,7 +295,7 @@ def _last_error() -> BaseException | None:
 def _is_out_of_memory(error: BaseException) -> bool:
     if any(cls.__name__ == "OutOfMemoryError" for cls in type(error).__mro__):
         return True
-    # Where torch has no class for it: mps, and CUDA errors out of memory in its own libraries.
+    # Torch has no class for it on mps, nor for errors of CUDA libraries.
     return isinstance(error, RuntimeError) and "out of memory" in _message(error)
 
 

@@ -1,4 +1,4 @@
-"""Counts the steps of scripts that update their parameters themselves, where a limit is set."""
+"""Counts steps, for limits, in scripts that update their parameters without an optimizer."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from trainprof.inside.limits.limit import OWN_UPDATES, can_end
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.session import Session
 
-# Of the arguments of the engine's Python door that follow what it starts from.
+# Index of create_graph among the engine's arguments after the roots.
 _CREATE_GRAPH: Final = 2
 
 
 class OwnUpdatesProbe:
-    """Takes an outermost backward pass for a step, until the script builds an optimizer.
+    """Counts an outermost backward pass as a step until the script builds an optimizer.
 
-    Where a pass differentiates another one, only the outer one counts: the one of least order that
-    was seen.
+    If a backward pass differentiates another one, only the outer one counts: the one of the lowest
+    order seen.
     """
 
     name = "own_updates"
@@ -28,7 +28,7 @@ class OwnUpdatesProbe:
             return
         self._session, self._limit, self._before_step = session, session.limit, before_step
         functorch = getattr(torch._C, "_functorch", None)
-        # How deep inside torch.func's functions a call is; None outside of them.
+        # Nesting depth inside torch.func transforms; None outside of them.
         self._level = getattr(functorch, "maybe_current_level", lambda: None)
         self._depth = 0
         self._least_order: int | None = None
@@ -56,7 +56,7 @@ class OwnUpdatesProbe:
             self._before_step(OWN_UPDATES)
 
     def _order(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """Returns 0 for a pass that nothing differentiates, else more the deeper inside it is."""
+        """Returns 0 for a backward pass that is not differentiated, else 1 + its nesting depth."""
         is_given = len(args) > _CREATE_GRAPH
         create_graph = args[_CREATE_GRAPH] if is_given else kwargs.get("create_graph")
         if not isinstance(create_graph, int) or not create_graph:

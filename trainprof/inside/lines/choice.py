@@ -1,6 +1,7 @@
-"""Chooses the functions whose lines are worth timing.
+"""Chooses the functions whose lines are timed.
 
-From a file's text, before it runs, and from the objects of a DataLoader, none of whose code runs.
+They are found in a file's text before it runs, and in a DataLoader's objects without running
+their code.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ TRAINING_LOOP: Final = "training loop"
 MODULE_LEVEL: Final = "module level"
 DATASET: Final = "dataset"
 
-# How far calls are followed from a training loop, and how many functions are chosen at most.
+# Depth to which calls are followed from a training loop, and the most functions chosen.
 MAX_DEPTH: Final = 3
 MAX_CALLED: Final = 50
 
@@ -33,19 +34,19 @@ _HOOKS: Final = frozenset(
     | {"on_train_batch_start", "on_train_batch_end", "on_step_begin", "on_step_end"}
     | {"on_before_backward", "on_after_backward", "on_before_optimizer_step"}
 )
-# What a call of an object leads to, the first that its class has.
+# Methods that a call of an object runs: the first that its class has.
 _CALLED: Final = ("__call__", "forward")
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef
 _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 
 Place = tuple[str, int]
-# Of this file a qualified name; of another module its name and that.
+# A qualified name in this file, or (module, qualified name).
 _Target = str | tuple[str, str] | None
 
 
 @dataclass(slots=True)
 class Choice:
-    """Why functions are chosen, by name and first line; those `wanted` of other modules."""
+    """Why functions are timed: here by name and first line, `wanted` in other modules."""
 
     why: dict[Place, str] = field(default_factory=dict)
     wanted: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -56,7 +57,7 @@ class _Function:
     node: _Definition | ast.Module
     name: str
     in_class: str | None
-    # Its nodes without those of functions and classes inside it.
+    # Its nodes, without those of nested functions and classes.
     own: list[ast.AST] = field(default_factory=list)
 
     @property
@@ -68,7 +69,7 @@ class _Function:
         )
 
     def calls(self, within: ast.AST | None = None) -> Iterator[ast.Call]:
-        """Yields the calls that its code makes, or those of one statement of it."""
+        """Yields the calls in its code, or in one statement of it."""
         below = None if within is None else set(map(id, ast.walk(within)))
         for node in self.own:
             if isinstance(node, ast.Call) and (below is None or id(node) in below):
@@ -76,21 +77,22 @@ class _Function:
 
 
 def choose(tree: ast.Module, *, package: str = "", called: dict[str, str] | None = None) -> Choice:
-    """Returns the functions of a file of `package` that are to be timed.
+    """Returns the functions to time in a file of `package`.
 
-    `called` has the names in it that functions chosen elsewhere call, with the reason.
+    Args:
+        called: Names in the file that functions chosen elsewhere call, and the reason for each.
     """
     return _Chooser(tree, package).choose(called or {})
 
 
 def functions_in(code: CodeType, parent: str = "") -> Iterator[tuple[Place, CodeType]]:
-    """Yields a module's code and that of every function in it, by their places."""
+    """Yields the place and code of a module and of every function in it."""
     if not parent:
         yield (MODULE, 1), code
     for thing in code.co_consts:
         if isinstance(thing, CodeType):
             name = parent + thing.co_name
-            is_function = bool(thing.co_flags & inspect.CO_OPTIMIZED)  # not of a class
+            is_function = bool(thing.co_flags & inspect.CO_OPTIMIZED)  # else a class body
             if is_function:
                 yield (name, thing.co_firstlineno), thing
             yield from functions_in(thing, f"{name}.<locals>." if is_function else f"{name}.")
@@ -117,7 +119,7 @@ class _Chooser:
         backwards = [f for f in functions if _has_call_of(_BACKWARD, f.calls())]
         names = {function.name for function in backwards}
         self._take((f, _why_loop(f)) for f in functions if self._trains(f, names))
-        # A step that no loop here calls counts by itself.
+        # A function with backward() that no loop in this file calls.
         self._take((function, _why_loop(function)) for function in backwards)
         resolved = ((self._resolve(name), why) for name, why in called.items())
         self._take((function, why) for function, why in resolved if function is not None)
@@ -129,7 +131,7 @@ class _Chooser:
             if isinstance(child, _Definition):
                 name = prefix + child.name
                 function = _Function(child, name, in_class)
-                # The last definition of a name is the one that calls mean.
+                # Calls of a name reach its last definition.
                 self._functions[name] = function
                 self._collect(child, function, f"{name}.<locals>.", None)
             elif isinstance(child, ast.ClassDef):
@@ -184,7 +186,7 @@ class _Chooser:
         )
 
     def _take(self, functions: Iterable[tuple[_Function, str]]) -> None:
-        """Chooses functions, what they call, and what that calls."""
+        """Chooses functions and what they call, up to `MAX_DEPTH` calls deep."""
         chosen = [pair for pair in functions if pair[0].place not in self._choice.why]
         self._choice.why |= {function.place: why for function, why in chosen}
         for _ in range(MAX_DEPTH):
@@ -234,7 +236,7 @@ class _Chooser:
         return (module, imported) if module and imported else None
 
     def _target_of(self, expression: str, method: str) -> _Target:
-        """Returns a method, or "" for the call, of a name that holds a user class's object."""
+        """Returns a method of the user's class whose instance a name holds; "" is its call."""
         cls = self._classes_of.get(expression)
         if cls is None:
             return None
@@ -244,7 +246,7 @@ class _Chooser:
         return self._method(cls, *([method] if method else _CALLED))
 
     def _method(self, cls: str, *names: str, depth: int = 0) -> str | None:
-        """Returns the first of these methods that a class or its bases in this file have."""
+        """Returns the first of these methods in a class or its bases in this file."""
         for name in names:
             if f"{cls}.{name}" in self._functions:
                 return f"{cls}.{name}"
@@ -256,7 +258,7 @@ class _Chooser:
         return None
 
     def _resolve(self, name: str) -> _Function | None:
-        """Returns what another module means by `name`; a class's object may have been called."""
+        """Returns the function that another module calls by `name`, or by calling its instance."""
         if name in self._bases:
             return self._functions.get(self._method(name, *_CALLED, "__init__") or "")
         cls, _, method = name.rpartition(".")
@@ -285,7 +287,7 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 def _constructor(value: ast.AST | None) -> str:
-    """Returns `Net` of `Net(...)` and of `Net(...).to(device)`; "" of anything but a call."""
+    """Returns `Net` for `Net(...)` and `Net(...).to(device)`, "" for anything but a call."""
     while isinstance(value, ast.Call):
         inner = value.func.value if isinstance(value.func, ast.Attribute) else None
         if not isinstance(inner, ast.Call):
@@ -300,21 +302,20 @@ Chosen = tuple[FunctionType, str]
 
 _DATASET_METHODS: Final = ("__getitem__", "__getitems__", "__iter__", "__next__")
 _SAMPLER_METHODS: Final = ("__iter__", "__next__")
-# Where a dataset keeps the one that it wraps (Subset, ConcatDataset), or a function that it calls
-# for each sample (torchvision's).
+# Attributes with a wrapped dataset (Subset, ConcatDataset) or a per-sample function (torchvision).
 _INNER: Final = ("dataset", "datasets", "transform", "target_transform", "transforms")
 _MAX_INNER: Final = 16
 
 
 class LoaderFunctions:
-    """The user's functions that one loader runs: of its dataset, collate function and samplers."""
+    """The user's functions that one loader runs: in its dataset, collate function and samplers."""
 
     def __init__(
         self, is_user_code: Callable[[CodeType], bool], dataset: Any, collate: Any, *samplers: Any
     ) -> None:
         self._is_user_code = is_user_code
         self._chosen: dict[int, Chosen] = {}
-        # Kept alive, so that no id is used again.
+        # Holds the objects, so that no id is reused.
         self._seen: dict[int, Any] = {}
         self._owners: dict[int, Any] = {}
 
@@ -329,7 +330,7 @@ class LoaderFunctions:
                 self._add_object(thing, _SAMPLER_METHODS, SAMPLER)
 
     def all(self) -> list[Chosen]:
-        """Returns functions and why they are chosen, with the user's functions that they call."""
+        """Returns functions and why they are timed, with the user's functions that they call."""
         latest = list(self._chosen.values())
         for _ in range(MAX_DEPTH):
             before = len(self._chosen)
@@ -349,7 +350,7 @@ class LoaderFunctions:
         if why is not DATASET:
             return
         for name in _INNER:
-            for part in _several(of_object(thing, name)):
+            for part in _as_list(of_object(thing, name)):
                 if name.startswith("dataset"):
                     self._add_object(part, methods, why)
                 else:
@@ -368,7 +369,7 @@ class LoaderFunctions:
             self._seen[id(thing)] = thing
             for name in _CALLED:
                 self._add(_method(type(thing), name), why, thing)
-            for part in _several(of_object(thing, "transforms")):  # torchvision's Compose
+            for part in _as_list(of_object(thing, "transforms")):  # torchvision's Compose
                 self._called(part, why)
 
     def _add(self, function: Any, why: str, owner: Any) -> None:
@@ -412,15 +413,15 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 
 def _is(thing: Any, *types: type) -> bool:
-    """As isinstance, which would ask a proxy object for its `__class__`."""
+    """Is `isinstance` by the real type: a proxy's `__class__` may run user code."""
     return issubclass(type(thing), types)
 
 
 def _method(cls: type, name: str) -> Any:
-    """Returns a class's attribute as it is stored, that of a property included."""
+    """Returns a class's attribute without binding it, and a property's getter."""
     attribute = of_class(cls, name)
     return attribute.fget if _is(attribute, property) else attribute
 
 
-def _several(held: Any) -> list[Any]:
+def _as_list(held: Any) -> list[Any]:
     return list(held[:_MAX_INNER]) if _is(held, list, tuple) else [held]

@@ -1,7 +1,7 @@
-"""Times lines in this process: which functions, when, and how that is recorded.
+"""Times lines in this process: which functions, when, and how they are recorded.
 
-Functions stay what they are: line_profiler knows lines by the bytes of their code, which is known
-from a file's text before it runs. Only what is under `@profile` is wrapped.
+Only functions under `@profile` are wrapped. For all others line_profiler gets their code object,
+compiled from the file's text before it runs: it recognizes lines by the bytes of the code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from trainprof.inside.lines.timer import (
     LineTimer,
     label,
     overhead_ns,
-    take_over_line_profilers_own,
+    replace_profile_decorator,
 )
 from trainprof.inside.patching.call_site import CallSites
 from trainprof.inside.patching.patcher import Patcher, Wrapped, called_around, hide_our_frame
@@ -50,12 +50,11 @@ from trainprof.record.names import SOURCES, is_named
 from trainprof.record.schema import Topic
 
 BY_NAME: Final = "-f"
-# For children started by spawn and forkserver: the script that they import, and that the user has
-# chosen by `@profile`.
+# For spawned and forkserver children: the script that they import, and whether it has `@profile`.
 ENV_SCRIPT: Final = "TRAINPROF_LINES_SCRIPT"
 ENV_BY_HAND: Final = "TRAINPROF_LINES_BY_HAND"
 _MP_MAIN: Final = "__mp_main__"
-# A killed process loses no more than what came after its last record.
+# Line times are recorded this often: a killed process loses what came after.
 INTERVAL_NS: Final = 1_000_000_000
 MAX_SOURCE_BYTES: Final = 4 << 20
 _NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
@@ -64,7 +63,7 @@ _MAX_NAME: Final = 80
 
 
 class Lines:
-    """The timing of lines in one process; `profile` is what the script knows by that name."""
+    """Times lines in one process; the script sees `profile` under that name."""
 
     def __init__(
         self, options: Mapping[str, Any], log: EventLog, *, directory: str, cwd: str
@@ -77,7 +76,7 @@ class Lines:
         self._sites = CallSites(log, cwd)
         self._wanted: dict[str, dict[str, str]] = {}
         self._main_module: str | None = None
-        # Functions were chosen that the main thread runs of itself, not within a fetch.
+        # Functions were chosen that the main thread runs outside of a fetch.
         self._wants_thread = False
         self._in_worker = False
         self._is_broken = False
@@ -87,18 +86,18 @@ class Lines:
         self.profile.is_off = not self._is_wanted_here()
 
     def install(self) -> None:
-        """Chooses from the script that is about to run; to be called before it does."""
-        take_over_line_profilers_own(self.profile)
+        """Chooses functions of the script; call it before the script runs."""
+        replace_profile_decorator(self.profile)
         self._guard(self._begin)
 
     def around_import(self, spec: ModuleSpec) -> AbstractContextManager[None] | None:
-        """Chooses from a module that is about to be imported; a library's import is not timed."""
+        """Chooses functions of a module about to be imported; pauses during library imports."""
         self._guard(self._choose_from, spec.name, spec.origin, spec.parent or "")
         is_library = spec.origin is not None and not self._is_users(spec.origin, spec.name)
         return self.profile.paused() if is_library and self.profile.is_on() else None
 
-    def reach_into(self, runpy: ModuleType) -> None:
-        """Gives the script `profile` in a child started by spawn or forkserver that imports it."""
+    def define_in_children(self, runpy: ModuleType) -> None:
+        """Defines `profile` in the script that a spawned or forkserver child imports."""
         if not _is_child_of_multiprocessing():
             return
 
@@ -141,7 +140,7 @@ class Lines:
             self.profile.is_off = False
 
     def enter_fetch(self) -> None:
-        """Begins the timing of what a loader runs, if that is to be timed without `@profile`."""
+        """Begins timing what a loader runs, unless the user chose functions by `@profile`."""
         if not self._is_by_hand or self._patterns:
             self.profile.enable_by_count()
 
@@ -175,7 +174,7 @@ class Lines:
             self._choose_from("__main__", path)
 
     def _choose_from(self, module: str, path: str | None, package: str = "") -> None:
-        """Chooses from a file, and times what is chosen from now on."""
+        """Chooses functions of a file and times them from now on."""
         names = {module}
         if module in ("__main__", self._main_module) and path is not None:
             names |= {"__main__", os.path.splitext(os.path.basename(path))[0]}
@@ -223,13 +222,13 @@ class Lines:
         functions = LoaderFunctions(self._sites.is_user_code, dataset, collate, *samplers)
         for function, why in functions.all():
             self._add(function.__code__, why, function.__qualname__)
-            self._wants_thread |= why is SAMPLER  # they run outside of fetches
+            self._wants_thread |= why is SAMPLER  # samplers run outside of fetches
         if samplers:
             self._keep_on()
 
     def _add(self, code: CodeType, why: str, name: str) -> None:
         if not self.profile.add_code(code):
-            raise RuntimeError("this line_profiler cannot time code that is not decorated")
+            raise RuntimeError("this line_profiler can only time functions under @profile")
         self._record.add(code, why, name)
 
     def _decorated(self, code: CodeType, name: str) -> None:
@@ -237,7 +236,7 @@ class Lines:
         self._guard(lambda: self._record.add(code, PROFILE, name))
 
     def _leave_it_to_the_user(self) -> None:
-        """Times what is under `@profile`, and no longer what was chosen without it."""
+        """Times only functions under `@profile` from now on."""
         if self._is_by_hand:
             return
         self._is_by_hand = True
@@ -248,7 +247,7 @@ class Lines:
             self.profile.leave_thread()
 
     def _keep_on(self) -> None:
-        """Times lines on the main thread from now on, where something was chosen for it."""
+        """Times lines on the main thread from now on, if any was chosen for it."""
         if (
             self._wants_thread
             and self._is_wanted_here()
@@ -258,7 +257,7 @@ class Lines:
             self.profile.enable_by_count()
 
     def _write(self) -> None:
-        self.profile.notice()
+        self.profile.check_tracer()
         self._record.write(self.profile)
 
     def _finish(self) -> None:
@@ -271,14 +270,14 @@ class Lines:
                 self._log.note(Topic.ENVIRONMENT, {"line_overhead_ns": round(cost, 1)})
 
     def _is_users(self, path: str, module: str) -> bool:
-        # Where torch is not among the libraries, its place is not known before it is imported.
+        # A torch outside of site-packages is not known as a library before its import.
         return module.partition(".")[0] != "torch" and self._sites.is_user_file(path)
 
     def _unavailable(self, reason: str) -> None:
         self._log.note(Topic.PROBE_UNAVAILABLE, {"probe": "lines", "reason": reason})
 
     def _guard(self, action: Callable[..., None], *arguments: Any) -> None:
-        """Runs ours; its first fault is reported, and no more lines are timed."""
+        """Runs our code; its first error is recorded and ends line timing."""
         if self._is_broken:
             return
         try:
@@ -299,7 +298,7 @@ class _Function:
 
 
 class LineRecord:
-    """This process's line times in its event log: cumulative, the last record of a line counts."""
+    """Writes line times into the event log: cumulative, the last record of a line counts."""
 
     def __init__(self, log: EventLog, directory: str, cwd: str) -> None:
         self._log = log
@@ -307,20 +306,20 @@ class LineRecord:
         self._cwd = cwd
         self._functions: dict[Label, _Function] = {}
         self._saved: dict[str, str | None] = {}
-        # What a forked process has from its parent, which is not its own.
+        # Times that a forked process has from its parent.
         self._inherited: dict[Label, dict[int, tuple[int, int]]] = {}
         self._written: dict[tuple[Label, int], tuple[int, int]] = {}
         self._next_ns = 0
 
     def add(self, code: CodeType, why: str, name: str) -> None:
-        """Adds a function that is timed, why it was chosen, and its qualified name."""
+        """Adds a timed function, why it was chosen, and its qualified name."""
         if label(code) not in self._functions:
             file = self._path(code.co_filename)
             metadata = {"file": file, "line": code.co_firstlineno, "name": name, "why": why}
             self._functions[label(code)] = _Function(metadata | {"source": self._save(file)})
 
     def forget(self) -> None:
-        """Drops every function that was added: none of them is to be told of from now on."""
+        """Drops all functions: no more of their lines are recorded."""
         self._functions.clear()
 
     def after_fork(self, timer: LineTimer) -> None:
@@ -352,7 +351,7 @@ class LineRecord:
         self._next_ns = perf_counter_ns() + INTERVAL_NS
 
     def note_compiled(self) -> None:
-        """Says of functions none of whose lines was reached that they have been compiled."""
+        """Records which functions without line times were compiled."""
         reached = {key for key, _ in self._written}
         compiled = {label(code) for code in _compiled_code()}
         for key, function in self._functions.items():
@@ -369,7 +368,7 @@ class LineRecord:
         return file if file.startswith("<") else os.path.join(self._cwd, file)
 
     def _save(self, file: str) -> str | None:
-        """Keeps the text of a file as it is now, and returns its name in the run's sources/."""
+        """Copies a file's text as it is now; returns the copy's name in the run's sources/."""
         if file not in self._saved:
             self._saved[file] = None
             with contextlib.suppress(OSError, ValueError):
@@ -385,7 +384,7 @@ class LineRecord:
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._sources, 0o700)
         path = os.path.join(self._sources, name)
-        if os.path.lexists(path):  # another process of the run was first
+        if os.path.lexists(path):  # saved by another process of the run
             return name
         temporary = f"{path}.{os.getpid()}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _NO_LINK
@@ -396,7 +395,7 @@ class LineRecord:
 
 
 def read_source(file: str) -> bytes:
-    """Returns the text of a plain file; a pipe is not opened, as it can be read only once."""
+    """Returns the text of a regular file; raises ValueError for a pipe, which can't be re-read."""
     text = contents_of(file, MAX_SOURCE_BYTES)
     if text is None:
         raise ValueError(file)
@@ -404,7 +403,7 @@ def read_source(file: str) -> bytes:
 
 
 def _compiled_code() -> list[CodeType]:
-    """Returns the code that torch.compile and torch.jit.script have taken over."""
+    """Returns the code objects that torch.compile and torch.jit.script compiled."""
     compiler = sys.modules.get("torch._dynamo.convert_frame")
     seen = getattr(getattr(compiler, "input_codes", None), "seen", ())
     codes = [reference() for reference in list(seen)]
@@ -414,7 +413,7 @@ def _compiled_code() -> list[CodeType]:
 
 
 class LinesProbe:
-    """Passes loaders to `Lines`, and lets it write from time to time."""
+    """Hands loaders to `Lines` and lets it write its records in time."""
 
     name = "lines"
 
@@ -465,15 +464,15 @@ def _is_child_of_multiprocessing() -> bool:
 
 
 def _pattern(text: str) -> tuple[str, str]:
-    """Returns the patterns of module and function; without a module, any of the user's."""
+    """Returns the patterns of module and function; module "" means any user file."""
     module, colon, function = str(text).rpartition(":")
     return (module or "*", function) if colon else ("", function)
 
 
 def _parsed(text: bytes, path: str) -> tuple[ast.Module, CodeType]:
-    """Parses and compiles a file as Python is about to, which will then issue the warnings.
+    """Parses and compiles a file without warnings; Python itself issues them later.
 
-    Set by the functions of `warnings`, the filters would let warnings be shown once more.
+    `warnings.simplefilter` would clear the registries, and warnings would be shown twice.
     """
     filters = warnings.filters
     warnings.filters = [("ignore", None, Warning, None, 0)]

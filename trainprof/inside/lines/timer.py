@@ -1,4 +1,4 @@
-"""Times lines with line_profiler, which is imported here, in runs that time lines, alone."""
+"""Times lines with line_profiler; imported only in runs that time lines."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Wrapped = Callable[..., Any]
 Label = tuple[str, int, str]
 Rows = list[tuple[int, int, int]]
 
-# Before it, line_profiler traces: whatever runs below an enabled profiler is slower.
+# Before Python 3.12 line_profiler uses sys.settrace: callees of timed functions are slower too.
 USES_MONITORING: Final = sys.version_info >= (3, 12)
-# Of sys.monitoring: line_profiler's own is cProfile's too, which would refuse to start beside us.
+# A sys.monitoring tool id. line_profiler's default is cProfile's, which could then not start.
 OUR_TOOL: Final = 4
 _NOP: Final = bytes((opcode.opmap["NOP"], 0))
 _CALIBRATION_LOOPS: Final = 1000
@@ -36,13 +36,13 @@ def label(code: CodeType) -> Label:
 
 
 class LineTimer(LineProfiler):
-    """line_profiler's profiler, as `@profile` and for code that is not decorated.
+    """line_profiler's profiler, for `@profile` and for undecorated code.
 
-    Where the script, a debugger or a coverage tool traces by itself, this one stands down for good.
+    It switches itself off for good if the script, a debugger or a coverage tool traces.
 
     Args:
-        added: Called with the code and the qualified name of each function under `@profile`.
-        left: Called when the outermost function that is timed has been left.
+        added: Called with the code and qualified name of each function under `@profile`.
+        left: Called when the outermost timed function returns.
         stood_down: Called once, with the reason.
     """
 
@@ -67,25 +67,25 @@ class LineTimer(LineProfiler):
     def __call__(self, function: T) -> T:
         try:
             return super().__call__(function)  # type: ignore[arg-type,return-value]
-        except TypeError:  # no function at all: leave it be, as without us
+        except TypeError:  # not a function: leave it unchanged
             return function
 
     def add_function(self, function: Any) -> None:
-        """Times a function; its code is padded, so that no other's is taken for it."""
+        """Times a function; its code is padded, so that it differs from all others."""
         function = getattr(function, "__func__", function)
         code = getattr(function, "__code__", None)
         if not isinstance(function, FunctionType) or code is None:
             return
         self._added(code, function.__qualname__)
-        # line_profiler warns of a function with __wrapped__; this one is it, without that.
+        # line_profiler warns of functions with __wrapped__; this copy has none.
         twin = FunctionType(code, function.__globals__, closure=function.__closure__)
         super().add_function(twin)
         function.__code__ = twin.__code__
 
     def add_code(self, code: CodeType) -> bool:
-        """Times all functions of this code, those that run already and those still to be made.
+        """Times all functions with this code, existing and later ones.
 
-        False if this line_profiler cannot tell unpadded code.
+        Returns False if this line_profiler cannot time code without padding it.
         """
         key = (label(code), code.co_code)
         if key in self._known:
@@ -105,13 +105,13 @@ class LineTimer(LineProfiler):
         return twin.__code__.co_code == code.co_code
 
     def timings(self) -> dict[Label, Rows]:
-        """Returns the lines reached so far, by function; times in the timer's units."""
+        """Returns lines executed so far, by function; times in units of `unit_ns`."""
         return dict(super().get_stats().timings)
 
     def enable_by_count(self) -> None:
         if self.is_off:
             return
-        if self._tracing.is_somebody_elses():
+        if self._tracing.is_foreign():
             self._stand_down()
             return
         self._tracing.hide()
@@ -130,23 +130,23 @@ class LineTimer(LineProfiler):
         return self.enable_count > 0 and not self._tracing.is_lost()
 
     def switch_off(self) -> None:
-        """Ends the timing of lines on this thread, and lets none begin."""
+        """Ends line timing on this thread for good."""
         self.is_off = True
         self.leave_thread()
 
     def leave_thread(self) -> None:
-        """Ends the timing of lines on this thread; what is under `@profile` begins it again."""
+        """Ends line timing on this thread until a function under `@profile` begins it again."""
         if self.enable_count:
             self.enable_count = 1
             self.disable_by_count()
 
-    def notice(self) -> None:
+    def check_tracer(self) -> None:
         if self.enable_count and not self.is_off and self._tracing.is_lost():
             self._stand_down()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Takes us out of the way, where being there makes all Python code slower."""
+        """Stops tracing for a while: it slows all Python code."""
         manager = self._tracing.take_out()
         try:
             yield
@@ -158,7 +158,7 @@ class LineTimer(LineProfiler):
             let_dynamo_skip(wrapper)
 
     def _stand_down(self) -> None:
-        # Disabling would end the other's tracing; not disabled, no other profiler could be enabled.
+        # disable() would end the other tool's tracing; without this no other profiler could start.
         manager = getattr(self, "_manager", None)
         getattr(manager, "active_instances", set()).discard(self)
         if not self.has_stood_down:
@@ -170,7 +170,7 @@ class LineTimer(LineProfiler):
             return function
         functools.update_wrapper(uncounted(wrapper), function)
         let_dynamo_skip(wrapper)
-        # One for all that were made alike: they share their code.
+        # Wrappers of one kind share a code object; one of them stands for all.
         self._wrappers[id(getattr(wrapper, "__code__", None))] = wrapper
         self._mark_wrapper(wrapper)  # type: ignore[no-untyped-call]
         return wrapper
@@ -206,7 +206,7 @@ class LineTimer(LineProfiler):
         return self._dressed(wrapper, function)
 
     def wrap_generator(self, function: Wrapped) -> Wrapped:
-        """Wraps as PEP 380's `yield from` does; line_profiler's own drops throw and return."""
+        """Wraps as `yield from` (PEP 380) does; line_profiler's wrapper drops throw and return."""
         enter, leave = self.enable_by_count, self.disable_by_count
 
         def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
@@ -268,22 +268,21 @@ class LineTimer(LineProfiler):
 
 
 class _Tracing:
-    """The interpreter's tracing, which line_profiler takes for itself before Python 3.12.
+    """The interpreter's trace function, which line_profiler sets before Python 3.12.
 
-    Scripts that ask `sys.gettrace()` whether they are debugged get the answer that they would get
-    without us.
+    `sys.gettrace()` hides it: scripts use that to detect a debugger.
     """
 
     def __init__(self) -> None:
         self._get, self._set = sys.gettrace, sys.settrace
         self._is_hidden = False
 
-    def is_somebody_elses(self) -> bool:
+    def is_foreign(self) -> bool:
         tracer = None if USES_MONITORING else self._get()
         return tracer is not None and not _is_line_profilers(tracer)
 
     def is_lost(self) -> bool:
-        """Whether line_profiler, which is enabled, no longer is the tracer."""
+        """Returns whether another tracer replaced the enabled line_profiler."""
         return not USES_MONITORING and not _is_line_profilers(self._get())
 
     def hide(self) -> None:
@@ -324,8 +323,8 @@ class _Tracing:
         if manager is None or self._get() is not None:
             return
         self._set(manager)
-        # At the next call line_profiler puts its C function in its own place, if it is told that
-        # this place is its own. Without that, frames that run already are no longer traced.
+        # At the next call line_profiler puts back its C trace function, if sys.gettrace() is its
+        # manager. Otherwise frames that already run are no longer traced.
         hidden, sys.gettrace = sys.gettrace, self._get
         try:
             (lambda: None)()
@@ -337,13 +336,13 @@ def _is_line_profilers(tracer: Any) -> bool:
     return type(tracer).__name__ == "_LineProfilerManager"
 
 
-def take_over_line_profilers_own(timer: LineTimer) -> None:
-    """Makes `from line_profiler import profile` be `timer`; by itself it would write files."""
+def replace_profile_decorator(timer: LineTimer) -> None:
+    """Makes `from line_profiler import profile` return `timer`; its own writes files at exit."""
     explicit_profiler._kernprof_overwrite(timer)
 
 
 def overhead_ns() -> float | None:
-    """Returns what line_profiler adds to a line here, in ns; None if somebody traces."""
+    """Returns the time that line_profiler adds to a line here, in ns; None under a tracer."""
     if not USES_MONITORING and sys.gettrace() is not None:
         return None
 

@@ -1,4 +1,4 @@
-"""Which dataset is which, and what training changes in one: persistent workers do not see it."""
+"""Identifies datasets, and detects what training changes in one: persistent workers miss that."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from trainprof.inside.patching.call_site import KeepTrack
 from trainprof.record.event_log import EventLog
 from trainprof.record.schema import Topic
 
-# What a dataset's attributes are compared by, by name.
+# Values by which a dataset's attributes are compared, by name.
 Marks = dict[str, Any]
-# Of a dataset: its marks in each loader's last epoch and whether the next may be compared; and the
-# names that preparing samples changed in this process, of a cache say.
+# Of a dataset: by loader its marks in the last epoch and whether to compare the next epoch; and the
+# attributes that preparing samples changed in this process, such as a cache.
 _Watched = tuple[dict[int, tuple[Marks, bool]], set[str]]
-# By id: the script's classes may have an `==` of their own.
+# By id: a metaclass of the script may define `==`.
 _PLAIN: Final = frozenset(map(id, (bool, int, float, str)))
 _ITEMS, _MAX_SUBSETS, _MAX_LOADERS = 8, 8, 16
-# Of one line so many fingerprints keep their numbers when no dataset has them any more: it may be
-# recreated each epoch. A script that selects other rows for each task makes new ones for ever.
+# Fingerprints of one line that keep their numbers without a living dataset, because one may be
+# recreated each epoch. A script that selects other rows for each task creates ever more.
 MOST_FINGERPRINTS: Final = 64
 
 
 class ChangedDatasets:
-    """Compares a dataset's attributes, as an epoch begins, with what they were before.
+    """Compares a dataset's attributes at the start of an epoch with those in the last epoch.
 
-    So are numbers and words of the user's objects that it holds; of a list its first items and
-    length count, of all else which object it is. Workers change copies: with them it is compared
-    with the last epoch's beginning, else with its end. Nothing of the script's is kept alive.
+    Numbers and strings of the user's objects in it are compared too; lists by their first items
+    and length, other objects by identity. With workers, which change copies, it compares with the
+    last epoch's start, else with its end. No object of the script is kept alive.
     """
 
     def __init__(self, log: EventLog, track: KeepTrack, is_own: Callable[[type], bool]) -> None:
         self._log, self._keep_track, self._is_own = log, track, is_own
-        # By id; one that is gone is forgotten.
+        # By id; freed datasets are removed.
         self._watched: dict[int, _Watched] = {}
         self._noted: set[tuple[int, str]] = set()
 
@@ -70,7 +70,7 @@ class ChangedDatasets:
     def _marks(self, dataset: Any) -> Marks:
         marks = {}
         for name, value in attributes_of(dataset):
-            if value is not None:  # else it is often worked out at its first use
+            if value is not None:  # else often computed at first use
                 marks[name] = _mark(value)
             if self._is_own(type(value)):
                 held = [x for x in attributes_of(value) if id(type(x[1])) in _PLAIN]
@@ -79,7 +79,7 @@ class ChangedDatasets:
 
 
 def whole_of(dataset: Any) -> Any:
-    """Returns what torch's Subset is of; another dataset as it is."""
+    """Returns the dataset in torch's Subset, or any other dataset itself."""
     subset = getattr(sys.modules.get("torch.utils.data"), "Subset", None)
     for _ in range(_MAX_SUBSETS):
         if type(dataset) is not subset:
@@ -105,13 +105,13 @@ def _mark(value: Any) -> Any:
 
 
 class LowestFree:
-    """Finds the lowest number that nothing has, without a search while none was given back."""
+    """Finds the lowest free number, without a search until one was freed."""
 
     def __init__(self) -> None:
         self._highest: dict[int, int] = {}
 
     def take(self, line: int, taken: Collection[int]) -> int:
-        """Returns a number for something of a line; `taken` are those of what else of it lives."""
+        """Returns the lowest number for a line that is not in `taken`."""
         highest = self._highest.get(line, 0)
         if len(taken) < highest:
             all_taken = set(taken)
@@ -121,26 +121,26 @@ class LowestFree:
 
 
 class DatasetNumbers:
-    """Numbers datasets twice: of a line, which are free again once one is gone, and of the run.
+    """Numbers datasets twice: per line, where numbers of freed datasets are reused, and per run.
 
-    Copies of one of Hugging Face's datasets have the same fingerprint: they are one. A line's last
-    ones keep their numbers once they are gone.
+    Copies of a Hugging Face dataset have one fingerprint and count as one dataset. A line's last
+    fingerprints keep their numbers after their datasets are freed.
     """
 
     def __init__(self, keep_track: KeepTrack) -> None:
         self._keep_track = keep_track
         self._by_line: dict[int, dict[int | str, int]] = {}
         self._lowest = LowestFree()
-        # By id of one that lives; and by line, at how many the dead are forgotten.
+        # By id of a living dataset; and by line the number at which dead ones are dropped.
         self._fingerprints: dict[int, int | str] = {}
         self._most: dict[int, int] = {}
         self._counter = itertools.count(1)
         self._of_run: dict[int | str, int] = {}
-        # By loader, with the dataset's id, where it cannot be seen when it is gone.
+        # By loader (id, number) of a dataset without weak references.
         self._unwatched: dict[int, tuple[int, int]] = {}
 
     def line_number(self, site: int, dataset: Any) -> int | None:
-        """Returns a number among the datasets that one line loads; None where it isn't known."""
+        """Returns a number among the datasets that one line loads, None if unknown."""
         key = _key(dataset)
         numbers = self._by_line.setdefault(site, {})
         if type(key) is str and self._fingerprints.get(id(dataset)) != key:
@@ -149,7 +149,7 @@ class DatasetNumbers:
         if key not in numbers:
             try:
                 weakref.ref(dataset)
-            except TypeError:  # a list, say: it cannot be seen when another takes its id
+            except TypeError:  # such as a list: its id may be reused unnoticed
                 return None
             if type(key) is str and len(numbers) >= self._most.get(site, MOST_FINGERPRINTS):
                 self._forget_dead(site, numbers)
@@ -166,9 +166,9 @@ class DatasetNumbers:
         self._most[site] = max(MOST_FINGERPRINTS, 2 * len(numbers))
 
     def run_number(self, loader: int, dataset: Any) -> int:
-        """Returns a number that no dataset has had before, or this one's.
+        """Returns this dataset's number, unique in the run.
 
-        One that cannot be watched is another than the loader's last if its id is.
+        Without weak references a dataset is another one if its id differs from the loader's last.
         """
         key = _key(dataset)
         number = self._of_run.get(key)

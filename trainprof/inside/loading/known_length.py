@@ -1,6 +1,6 @@
-"""How many samples or batches there are, where asking runs no code of the script's that it notices.
+"""Finds the number of samples or batches without side effects in the script's code.
 
-A `__len__` may draw random numbers, print, or read a whole file.
+A user's `__len__` may draw random numbers, print, or read a whole file.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from trainprof.inside.patching.static_lookup import of_class, of_object
 from trainprof.record.signal_handlers import comes_from_signal_handler
 
 _ABSENT: Final = object()
-# Stand for what a part of an expression comes to.
+# Stand for the values of parts of an expression.
 _CALL, _CALCULATED = object(), object()
 _DEEPEST: Final = 12
 _MOST_CODES: Final = 64
 _CALLED: Final = (len, int, min, max, math.ceil, math.floor)
 _NUMBERS: Final = (int, float, bool, type(None))
 _HOLDERS: Final = (list, tuple, dict)
-# Their classes look at what they hold themselves. A script may have a folder named `datasets`.
+# Classes whose `__len__` is harmless. A script may have a folder named `datasets`.
 _PACKAGES: Final = ("torch", "torch.nn.parameter", "pandas", "h5py._hl.dataset")
 _INSIDE: Final = ("pandas.core.", "datasets.arrow_dataset")
 _TORCHS: Final = ("torch.utils.data.", "torchdata.stateful_dataloader.")
 _LIBRARIES: Final = ("torch.", "torchdata.", "accelerate.", "lightning.", "pytorch_lightning.")
-# Of torch's, those that are more than `return len(self.this)`, and whose length they ask for.
+# Torch's methods that do more than `return len(self.x)`, and the attributes whose length they use.
 _ASKED_BY: Final = {
     "BatchSampler.__len__": ("sampler",),
     "RandomSampler.__len__": ("data_source",),
@@ -43,7 +43,7 @@ _CONSTANTS: Final = ("LOAD_CONST", "LOAD_SMALL_INT", "RETURN_CONST")
 
 
 def known_length(thing: Any) -> int | None:
-    """Returns `len(thing)`; None where there is none, or asking might be noticed."""
+    """Returns `len(thing)`; None without one, or if it might run code with side effects."""
     torch: Any = sys.modules.get("torch")
     unseen = getattr(getattr(torch, "_C", None), "DisableTorchFunction", nullcontext)
     try:
@@ -76,13 +76,13 @@ def _is_harmless(thing: Any, depth: int) -> bool:
 
 
 def _changes(cls: type, method: FunctionType) -> bool:
-    """Whether a class of the script's has another meaning for what a method of torch's asks."""
-    is_librarys = cls is object or cls.__module__.startswith(_LIBRARIES)
-    return not is_librarys and any(name in vars(cls) for name in method.__code__.co_names)
+    """Returns whether a class of the script overrides a name that torch's method uses."""
+    is_library = cls is object or cls.__module__.startswith(_LIBRARIES)
+    return not is_library and any(name in vars(cls) for name in method.__code__.co_names)
 
 
 def _held(thing: Any, name: str) -> Any:
-    """Returns an attribute as it is kept; one that would have to be computed is not known."""
+    """Returns a stored attribute; `_ABSENT` if it would have to be computed."""
     kind = type(thing)
     if kind is ModuleType:
         return vars(thing).get(name, _ABSENT)
@@ -94,7 +94,7 @@ def _held(thing: Any, name: str) -> Any:
 
 
 def _only_counts(method: FunctionType, thing: Any, depth: int) -> bool:
-    """Whether it only counts and calculates: `return len(self.items) - 1`, `self.x.shape[0]`."""
+    """Returns whether it only calculates: `return len(self.items) - 1`, `self.x.shape[0]`."""
     code = method.__code__
     parts: list[Any] = [_ABSENT]
     for name, value, shown in _instructions(code):
@@ -129,12 +129,12 @@ def _only_counts(method: FunctionType, thing: Any, depth: int) -> bool:
 
 @functools.lru_cache(_MOST_CODES)
 def _instructions(code: CodeType) -> tuple[tuple[str, Any, str], ...]:
-    """Returns names, arguments and their meanings; loaders are built by thousands."""
+    """Returns (name, argument, its text) by instruction; cached, as loaders may be thousands."""
     return tuple((step.opname, step.argval, step.argrepr) for step in dis.get_instructions(code))
 
 
 def _is_plain(part: Any) -> bool:
     if part is _CALL or part is _CALCULATED or type(part) in _NUMBERS:
         return True
-    is_numpys = type(part).__module__ == "numpy" and hasattr(type(part), "dtype")
-    return is_numpys or any(part is called for called in _CALLED)
+    is_numpy = type(part).__module__ == "numpy" and hasattr(type(part), "dtype")
+    return is_numpy or any(part is called for called in _CALLED)

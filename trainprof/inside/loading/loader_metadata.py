@@ -1,7 +1,7 @@
-"""What a DataLoader, its dataset and its sampler show, as the loader is first iterated.
+"""Describes a DataLoader with its dataset and sampler at its first iteration.
 
-Nothing of the script's is called but what only counts: it might notice, or raise. Attributes are
-looked up where they are stored.
+Of the script's code it calls nothing but harmless `__len__` methods. Attributes are read where they
+are stored.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ _SEQUENCES: Final = (list, tuple, deque)
 _TAKE_NO_LISTS: Final = (*_SEQUENCES, dict, range)
 _NUMBERS: Final = (int, float, bool)
 _MAX_PARTS: Final = 64
-# So many loaders of a kind are inspected more closely, each of which takes up to 0.4 ms (a dataset
-# with some transforms, Python 3.12); then one each time that twice as many were met.
-FIRST_LOOKS: Final = 8
-# What loaders of a kind have in common, besides the class of what their dataset is of.
+# The first loaders of a kind that are inspected closely, which takes up to 0.4 ms each (a dataset
+# with some transforms, Python 3.12); later one each time their number has doubled.
+FIRST_INSPECTIONS: Final = 8
+# What loaders of a kind share, besides the class of their dataset (the one in a Subset).
 _OF_KIND: Final = (
     *("site", "built_at", "is_taken_over", "kind", "dataset", "sampler", "batch_sampler"),
     *("batch_size", "drop_last", "num_workers", "workers_started_by", "collate_site"),
 )
-# What tells them apart.
+# What distinguishes them.
 _OF_LOADER: Final = ("serial", "dataset_number", "dataset_length", "length")
 _PLAIN_TYPES: Final = (bool, int, float, str)
 _PLAIN: Final = frozenset(map(id, _PLAIN_TYPES))
-# Of those that were told apart.
+# Loaders whose close inspection is kept.
 _MOST_REMEMBERED: Final = 4_096
-# By which a worker_init_fn comes to the dataset of its worker.
+# Names by which a worker_init_fn reaches its worker's dataset.
 _OF_WORKER: Final = frozenset(("get_worker_info", "dataset"))
 _ASKS_FOR_NAME: Final = re.compile(r"__name__\s*==|==\s*__name__")
 
 
 @dataclass(slots=True)
 class _Kind:
-    """Loaders that are alike but for their data: what was found in the last that was looked at."""
+    """Loaders that differ only in their data, with the last one's close inspection."""
 
     met: int = 0
-    next_look: int = 0
+    next_inspection: int = 0
     closer: dict[str, Any] = field(default_factory=dict)
 
 
 class LoaderDescriptions:
-    """Describes loaders. A script may build thousands by one line, for tasks of a few steps each.
+    """Describes loaders. A line may build thousands, for tasks of a few steps each.
 
-    What takes long to find is looked for in fewer and fewer of a kind; the others are said to have
-    what the last one had. One that is recreated each epoch has what it had before.
+    Fewer and fewer loaders of a kind are inspected closely; the others get the last one's result. A
+    loader recreated each epoch keeps its result.
     """
 
     def __init__(self, sites: CallSites) -> None:
@@ -78,7 +78,7 @@ class LoaderDescriptions:
     def of(
         self, loader: Any, place: Birthplace, serial: int, dataset_number: int | None
     ) -> dict[str, Any]:
-        """Returns the metadata of a complete loader; numbers tell it from others of its line."""
+        """Returns a complete loader's metadata; numbers distinguish it from others of its line."""
         sites = self._sites
         own = filter(sites.is_user_code, _constructors(type(loader)))
         changed = self._is_dataset_changed_at_start(getattr(loader, "worker_init_fn", None))
@@ -111,18 +111,18 @@ class LoaderDescriptions:
         key = (kind_key, *(_plain(metadata[name]) for name in _OF_LOADER))
         kind = self._kinds.setdefault(kind_key, _Kind())
         kind.met += 1
-        if kind.met <= FIRST_LOOKS or kind.met >= kind.next_look:
+        if kind.met <= FIRST_INSPECTIONS or kind.met >= kind.next_inspection:
             are_forked = metadata["workers_started_by"] == "fork"
-            kind.closer = look_closer(loader, self.is_own_class, workers_are_forked=are_forked)
+            kind.closer = inspect_closely(loader, self.is_own_class, workers_are_forked=are_forked)
             kind.closer |= self._code_of(whole_of(getattr(loader, "dataset", None)))
-            kind.next_look = 2 * kind.met
+            kind.next_inspection = 2 * kind.met
             self._closer_of.pop(key, None)
         if len(self._closer_of) >= _MOST_REMEMBERED:
             self._closer_of.clear()
         return self._closer_of.setdefault(key, kind.closer)
 
     def _code_of(self, dataset: Any) -> dict[str, Any]:
-        """Returns what torch calls of a dataset, and whether it runs functions of the user's."""
+        """Returns the dataset method that torch calls, and whether it runs the user's functions."""
         names = ("__iter__",) if is_iterable(dataset) else ("__getitems__", "__getitem__")
         methods = (of_class(type(dataset), name) for name in names)
         called = next((method for method in methods if type(method) is FunctionType), None)
@@ -133,15 +133,15 @@ class LoaderDescriptions:
         }
 
     def _is_own_stream(self, dataset: Any) -> bool:
-        """Whether code of the user's gives the samples of an iterable dataset."""
+        """Returns whether the user's code yields the samples of an iterable dataset."""
         begins = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
         is_own = isinstance(begins, CodeType) and self._sites.is_user_code(begins)
         return is_own and is_iterable(dataset)
 
     def _is_dataset_changed_at_start(self, worker_init: Any) -> bool | None:
-        """Whether names in a user's function change a worker's dataset; None where others may."""
+        """Returns whether worker_init_fn changes a worker's dataset; None if it may indirectly."""
         own = own_function(worker_init, self._sites.is_user_code)
-        # A library's, or one that only seeds generators, is there for reproducible numbers.
+        # A library's function only seeds generators.
         if own is None:
             return False
         function, names = own[0], own[0].__code__.co_names
@@ -153,7 +153,7 @@ class LoaderDescriptions:
         return None if any(self._is_own(held[name]) for name in names if name in held) else False
 
     def _is_own(self, thing: Any) -> bool:
-        """Whether a global is more than a library's module or function, or a number or word."""
+        """Returns whether a global is the user's, not a library's or a plain value."""
         kind = type(thing)
         if kind is ModuleType:
             file = thing.__dict__.get("__file__")
@@ -164,14 +164,14 @@ class LoaderDescriptions:
         return not is_plain and kind.__module__ != "builtins"
 
     def is_own_class(self, kind: type) -> bool:
-        """Whether a class is the user's, by the first of its functions."""
+        """Returns whether a class is the user's, by its first function."""
         functions = (value for value in vars(kind).values() if type(value) is FunctionType)
         first = next(functions, None)
         return first is not None and self._sites.is_user_code(first.__code__)
 
     @cached_property
     def _guards_main(self) -> bool | None:
-        """Whether the user's script compares its name: a worker that is no fork imports it."""
+        """Returns whether the script checks `__name__`: workers that aren't forked import it."""
         script = getattr(sys.modules.get("__main__"), "__file__", None)
         if not isinstance(script, str) or not self._sites.is_user_file(script):
             return None
@@ -181,12 +181,12 @@ class LoaderDescriptions:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a number or word, else None: the script's own may have an `==` of its own."""
+    """Returns a number or string, else None: other classes may define `==`."""
     return value if id(type(value)) in _PLAIN else None
 
 
 def _taken_by(cls: type) -> list[str]:
-    """Returns the names of a constructor's parameters, "*" ahead of keywords, "**" for others."""
+    """Returns a constructor's parameters, "*" before keyword-only ones, "**" for any others."""
     code = next(_constructors(cls), None)
     if code is None:
         return []
@@ -197,7 +197,7 @@ def _taken_by(cls: type) -> list[str]:
 
 
 def _constructors(cls: type) -> Iterator[CodeType]:
-    """Yields the code of a class's constructors, its own first; of wrapped ones what they wrap."""
+    """Yields the code of a class's constructors, its own first, unwrapped."""
     for base in cls.__mro__:
         method: Any = vars(base).get("__init__")
         while hasattr(method, "__wrapped__"):
@@ -208,7 +208,7 @@ def _constructors(cls: type) -> Iterator[CodeType]:
 
 
 def describe(loader: Any) -> dict[str, Any]:
-    """Returns a loader's metadata, but for what takes long to find; what it lacks is None."""
+    """Returns a loader's metadata without slow inspections, with None for missing values."""
     dataset = getattr(loader, "dataset", None)
     workers = getattr(loader, "num_workers", None)
     started_by = start_method(getattr(loader, "multiprocessing_context", None))
@@ -234,10 +234,10 @@ def describe(loader: Any) -> dict[str, Any]:
     }
 
 
-def look_closer(
+def inspect_closely(
     loader: Any, is_own: Callable[[type], bool], *, workers_are_forked: bool
 ) -> dict[str, Any]:
-    """Returns what a dataset is searched for, which takes longer than all else."""
+    """Returns the results of slow inspections, which walk the dataset's objects."""
     dataset = whole_of(getattr(loader, "dataset", None))
     return {
         "open_files": open_files(dataset),
@@ -248,7 +248,7 @@ def look_closer(
 
 
 def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
-    """Returns how torch asks a dataset for a batch; of torch's Subset, what it is of."""
+    """Returns how torch reads a batch from a dataset, or from the one in a Subset."""
     plain_collate = getattr(sys.modules.get("torch.utils.data"), "default_collate", None)
     dataset = whole_of(dataset)
     is_mapped = has(dataset, "__getitem__") and not has(dataset, "__getitems__")
@@ -263,7 +263,7 @@ def _asking(loader: Any, dataset: Any) -> dict[str, Any]:
 
 
 def _shards(dataset: Any) -> int | None:
-    """Returns how many parts a stream of Hugging Face's has: a worker beyond them gets nothing."""
+    """Returns the number of shards of a Hugging Face stream: more workers than that are idle."""
     if type(dataset).__module__ != _HUGGING_FACE or not is_iterable(dataset):
         return None
     try:
@@ -274,7 +274,7 @@ def _shards(dataset: Any) -> int | None:
 
 
 def is_iterable(dataset: Any) -> bool:
-    """True for torch's IterableDataset, whose base has a `__getitem__` that only raises."""
+    """Returns True for torch's IterableDataset, whose `__getitem__` only raises."""
     base = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", None)
     return isinstance(base, type) and isinstance(dataset, base)
 
@@ -284,13 +284,13 @@ def _class_name(thing: Any) -> str | None:
 
 
 def _samples(loader: Any, dataset: Any) -> int | None:
-    """The dataset's length; that of an iterable one as well as the script has asked for it."""
+    """Returns the dataset's length; for an iterable one the length that the script asked for."""
     asked = getattr(loader, "_IterableDataset_len_called", None)
     return asked if type(asked) is int else known_length(dataset)
 
 
 def _batches(loader: Any, dataset: Any) -> int | None:
-    """The loader's length; torch would note that it was asked for that of a stream, and warn."""
+    """Returns the loader's length; len() of an iterable dataset's loader would make torch warn."""
     if not is_iterable(dataset):
         return known_length(loader)
     samples, size = _samples(loader, dataset), getattr(loader, "batch_size", None)
@@ -303,14 +303,14 @@ def _batches(loader: Any, dataset: Any) -> int | None:
 
 
 def refuses_lists(dataset: Any) -> bool:
-    """Whether a dataset's method is known to fail if it is given a list of indices."""
+    """Returns whether a dataset's `__getitem__` is known to fail for a list of indices."""
     asked = of_class(type(dataset), "__getitem__")
     kinds = (*_TAKE_NO_LISTS, _of_torch("ConcatDataset"))
     return asked is not None and any(asked is vars(kind).get("__getitem__") for kind in kinds)
 
 
 def is_stackable(dataset: Any) -> bool:
-    """Whether its samples are rows of numbers in memory: a TensorDataset could have them."""
+    """Returns whether its samples are numbers in memory that a TensorDataset could hold."""
     if type(dataset) in _SEQUENCES:
         return len(dataset) > 0 and _is_row(dataset[0])
     parts = getattr(dataset, "datasets", None) if _is_torchs("ConcatDataset", dataset) else None
@@ -323,7 +323,7 @@ def _has_rows(part: Any) -> bool:
 
 
 def _is_row(sample: Any) -> bool:
-    """Whether it is some tensors, arrays and numbers side by side."""
+    """Returns whether it is a tuple or list of tensors, arrays and numbers."""
     return (
         type(sample) in (tuple, list)
         and len(sample) > 0
@@ -341,16 +341,16 @@ def _is_torchs(name: str, dataset: Any) -> bool:
 
 
 def _of_torch(name: str) -> Any:
-    """Returns a class of torch's, `object` where it has none of that name."""
+    """Returns a class of torch.utils.data, `object` if it has none of that name."""
     return getattr(sys.modules.get("torch.utils.data"), name, object)
 
 
 def _sampling(loader: Any) -> dict[str, Any]:
     """Returns how samples are drawn.
 
-    `sampler_from`: the sampler's class is torch's, of the package of the loader's class, which may
-    build it itself, or another's. `samples_plainly`: the sampler is built from the dataset alone,
-    `samples_by_generator`: and from the loader's own generator.
+    `sampler_from`: "torch", "loader" (the package of the loader's class) or "other".
+    `samples_plainly`: the sampler is built from the dataset alone; `samples_by_generator`: from the
+    dataset and the loader's generator.
     """
     sampler = getattr(loader, "sampler", None)
     held = getattr(sampler, "__dict__", {})

@@ -1,6 +1,6 @@
-"""Notes of a loader's worker: the first samples of its stream, who asks for it, torch's threads.
+"""Notes of a loader's worker: its stream's first samples, get_worker_info(), torch's threads.
 
-Workers of one epoch that yield equal samples each read the whole stream.
+Workers of one epoch with equal samples each read the whole stream.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from typing import Any, Final
 from trainprof.inside.patching.patcher import Patcher, Wrapped
 from trainprof.inside.session import Session
 
-# Samples of a worker that are compared.
+# Samples per worker that are compared.
 COMPARED: Final = 8
 _MOST_BYTES: Final = 1 << 16
 _DEPTH: Final = 3
-# They ask where tensors of a batch go, and for a seed.
+# Torch's own callers of get_worker_info().
 _TORCHS: Final = ("torch.utils.data._utils.collate", "torch.random")
 _PLAIN: Final = frozenset(map(id, (bool, int, float, complex, type(None))))
-# A script that sets another number of threads for each batch does not fill the log.
+# Keeps the log small if a script sets another number of threads for each batch.
 _MOST_THREAD_NOTES: Final = 8
 
 
 class StreamSamples:
-    """Computes checksums of a worker's first samples; `base_seed` is equal for one iterator's."""
+    """Computes checksums of a worker's first samples; workers of an iterator share `base_seed`."""
 
     def __init__(self, torch: ModuleType, session: Session, base_seed: int) -> None:
         self._tensor, self._session, self._base_seed = torch.Tensor, session, base_seed
         self._checksums: list[int | None] = []
 
     def add(self, samples: Any) -> None:
-        """Takes the samples of a batch, a list of them, or one sample where nothing is batched."""
+        """Adds a batch's samples, or a single sample without batching."""
         for sample in samples if type(samples) is list else [samples]:
             if None in self._checksums or len(self._checksums) == COMPARED:
                 return
@@ -44,7 +44,7 @@ class StreamSamples:
                 self._session.note_state({"first_samples": first})
 
     def _of(self, thing: Any, depth: int) -> int | None:
-        """Returns a checksum; None of classes whose code would have to be called."""
+        """Returns a checksum, None for classes whose code would have to run."""
         kind = type(thing)
         if id(kind) in _PLAIN:
             return zlib.crc32(repr(thing).encode())
@@ -65,7 +65,7 @@ class StreamSamples:
 
 
 def _of_array(array: Any) -> int | None:
-    """Returns the checksum of a numpy array or number, of a large one of every n-th element."""
+    """Returns a numpy array's or number's checksum, of every n-th element if it is large."""
     if array.dtype.hasobject:
         return None
     if array.nbytes > _MOST_BYTES:
@@ -73,8 +73,8 @@ def _of_array(array: Any) -> int | None:
     return zlib.crc32(array.tobytes(), zlib.crc32(repr((array.dtype.str, array.shape)).encode()))
 
 
-def notes_who_asks(patcher: Patcher, session: Session) -> Callable[[Wrapped], Wrapped]:
-    """Returns what wraps torch's get_worker_info: the first call in each process is noted."""
+def records_callers(patcher: Patcher, session: Session) -> Callable[[Wrapped], Wrapped]:
+    """Returns a wrapper of torch's get_worker_info that records each process's first call."""
     noted_in = 0
 
     def note(caller: str) -> None:
@@ -97,7 +97,7 @@ def notes_who_asks(patcher: Patcher, session: Session) -> Callable[[Wrapped], Wr
 
 
 class WorkerThreads:
-    """Asks torch for its number of threads: a script may set it at any time."""
+    """Records torch's number of threads, which a script may set at any time."""
 
     def __init__(self, torch: ModuleType, session: Session) -> None:
         self._threads_of_torch, self._session = torch.get_num_threads, session
@@ -105,7 +105,7 @@ class WorkerThreads:
         self._notes_left = _MOST_THREAD_NOTES
 
     def note_changes(self) -> None:
-        """Notes the number where it has changed; behind a fetch, when the dataset has set its."""
+        """Records the number if it changed; call it after a fetch, which may set it."""
         if not self._notes_left:
             return
         note = {"torch": self._threads_of_torch(), "set_at": self._session.threads_set_at}

@@ -1,4 +1,4 @@
-"""What a loader's workers could not share, or could not be given."""
+"""Finds what a loader's workers cannot share, or cannot be sent."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Any, Final
 
 from trainprof.inside.patching.static_lookup import of_class, stored
 
-# Of an object's attributes, and of what is in a list or dict, so many are looked at.
+# Limits of the walk: attributes of an object, and items of a list or dict.
 _MAX_ATTRIBUTES: Final = 64
 _MAX_ITEMS: Final = 8
-# Of objects within objects, as far as what a dataset is made of: a transform in a list of them.
+# Nesting depth that reaches a dataset's parts: a transform in a list of transforms.
 _MAX_DEPTH: Final = 4
-# As far as a reader, or a dataset that another one wraps, holds one.
+# Depth at which a reader, or a wrapped dataset, holds a file.
 _FILE_DEPTH: Final = 2
-_MAX_LOOKED_AT: Final = 512
+_MAX_OBJECTS: Final = 512
 _MOST_NAMED: Final = 4
-# What has a place in a file, or a connection, that forked processes would share.
+# Classes with a file offset or connection that forked processes would share.
 _OPEN: Final = {
     "_io": ("BufferedReader", "BufferedRandom", "FileIO", "TextIOWrapper"),
     "zipfile": ("ZipFile",),
@@ -44,37 +44,37 @@ _OPEN: Final = {
 }
 _HOLDERS: Final = frozenset(map(id, (list, tuple, dict, set, frozenset, deque)))
 _MANY_OBJECTS: Final = 10_000
-# What keeps the state of random numbers, which each worker gets a copy of.
+# Random generators, whose state each worker gets a copy of.
 _GENERATORS: Final = {
     "numpy": ("Generator", "RandomState"),
     "random": ("Random",),
     "torch": ("Generator",),
 }
-# Of a loader's, what its workers are given.
+# A loader's attributes that are sent to workers.
 _SENT: Final = ("dataset", "collate_fn", "worker_init_fn")
 _LOCKS: Final = ("lock", "RLock")
-# By which a dataset uses what it holds: another dataset, a transform, a module.
+# Methods by which a dataset uses its parts: another dataset, a transform, a module.
 _CALLED: Final = ("__getitem__", "__iter__", "__call__", "forward")
-_PICKLED_ITS_WAY: Final = ("__reduce__", "__reduce_ex__", "__getstate__")
+_PICKLING_METHODS: Final = ("__reduce__", "__reduce_ex__", "__getstate__")
 
 
 def open_files(dataset: Any) -> list[str]:
-    """Returns a dataset's open files, archives and connections, which processes cannot share."""
+    """Returns names of a dataset's open files and connections, which processes cannot share."""
     held = _walk("", dataset, _FILE_DEPTH, lambda thing: not _is_open(type(thing)))
     names = (
         f"{name} ({type(thing).__name__})"
         for name, thing in held
         if _is_open(type(thing))
-        # But a text file that is not read: a log, say.
+        # Not text files opened for writing, such as logs.
         and not (type(thing) is io.TextIOWrapper and type(thing.buffer) is io.BufferedWriter)
     )
     return list(itertools.islice(names, _MOST_NAMED))
 
 
 def python_objects(dataset: Any) -> list[str]:
-    """Returns a dataset's attributes that hold many Python objects, with their number.
+    """Returns a dataset's attributes with many Python objects, and their number.
 
-    Whoever reads one changes its reference count, and so its page of memory.
+    Reading an object changes its reference count, so forked workers copy its memory page.
     """
     held = _walk("", dataset, _FILE_DEPTH, lambda thing: not _is_open(type(thing)))
     names = (
@@ -86,9 +86,9 @@ def python_objects(dataset: Any) -> list[str]:
 
 
 def generators(dataset: Any, is_own: Callable[[type], bool]) -> list[str]:
-    """Returns the attributes of a dataset's objects that are random generators, alike in workers.
+    """Returns attributes of a dataset's objects that are random generators, equal in all workers.
 
-    Of the user's own classes: a library's know about workers.
+    Only of the user's classes: libraries seed them per worker.
     """
     held = _walk("", dataset, _MAX_DEPTH, lambda thing: not _is_open(type(thing)))
     names = (
@@ -102,7 +102,7 @@ def generators(dataset: Any, is_own: Callable[[type], bool]) -> list[str]:
 
 
 def holds_code(dataset: Any, is_user_code: Callable[[CodeType], bool]) -> bool:
-    """Whether a dataset holds a function of the user's, or an object whose calls run one."""
+    """Returns whether a dataset holds a function of the user, or an object that calls one."""
     held = _walk("", dataset, _MAX_DEPTH, lambda thing: not _is_open(type(thing)))
     calls = (
         thing if type(thing) is FunctionType else of_class(type(thing), name)
@@ -114,47 +114,47 @@ def holds_code(dataset: Any, is_user_code: Callable[[CodeType], bool]) -> bool:
 
 
 def is_on_device(batch: Any, tensor: Any) -> bool:
-    """Whether one of the first tensors of a batch, of torch's own class, is on a device."""
+    """Returns whether one of a batch's first plain tensors is on a device."""
     held = _walk("", batch, _MAX_DEPTH, lambda thing: type(thing) is not tensor)
     return any(type(thing) is tensor and not thing.is_cpu for _, thing in held)
 
 
 def unpicklable(loader: Any) -> list[str]:
-    """Returns what of a loader cannot be sent to a worker that is no fork."""
+    """Returns the parts of a loader that cannot be pickled for a worker that is not forked."""
 
-    def goes_into(thing: Any) -> bool:
-        return _why_not(thing) is None and not _says_how(type(thing))
+    def enters(thing: Any) -> bool:
+        return _unpicklable_kind(thing) is None and not _has_own_pickling(type(thing))
 
     names = (
         f"{name} ({why})"
         for root in _SENT
-        for name, thing in _walk(root, getattr(loader, root, None), _MAX_DEPTH, goes_into)
-        if (why := _why_not(thing)) is not None
+        for name, thing in _walk(root, getattr(loader, root, None), _MAX_DEPTH, enters)
+        if (why := _unpicklable_kind(thing)) is not None
     )
     return list(itertools.islice(names, _MOST_NAMED))
 
 
 def _walk(
-    name: str, thing: Any, depth: int, goes_into: Callable[[Any], bool]
+    name: str, thing: Any, depth: int, enters: Callable[[Any], bool]
 ) -> Iterator[tuple[str, Any]]:
-    """Yields a thing and what is in it, each once and by its name, the outermost first."""
+    """Yields (name, object) for an object and its parts, each once, breadth first."""
     seen: set[int] = set()
     waiting = deque([(name, thing, depth)])
-    while waiting and len(seen) < _MAX_LOOKED_AT:
+    while waiting and len(seen) < _MAX_OBJECTS:
         name, thing, depth = waiting.popleft()
         if id(thing) in seen:
             continue
         seen.add(id(thing))
         yield name, thing
-        if depth > 0 and goes_into(thing):
+        if depth > 0 and enters(thing):
             waiting += [(part, inner, depth - 1) for part, inner in parts_of(name, thing)]
 
 
-def _why_not(thing: Any) -> str | None:
-    """Returns what a thing is that cannot be pickled, None where it can."""
+def _unpicklable_kind(thing: Any) -> str | None:
+    """Returns what an object is if it cannot be pickled, else None."""
     kind = type(thing)
     if kind is FunctionType:
-        return _why_not_by_name(thing.__qualname__, "function")
+        return _unpicklable_by_name(thing.__qualname__, "function")
     if _is_open(kind):
         return f"an open {kind.__name__}"
     if kind is GeneratorType or kind is ModuleType:
@@ -162,18 +162,18 @@ def _why_not(thing: Any) -> str | None:
     if kind.__module__ == "_thread" and kind.__name__ in _LOCKS:
         return "a lock"
     if issubclass(kind, type):
-        return _why_not_by_name(thing.__qualname__, "class")
-    return None if _says_how(kind) else _why_not_by_name(kind.__qualname__, "class")
+        return _unpicklable_by_name(thing.__qualname__, "class")
+    return None if _has_own_pickling(kind) else _unpicklable_by_name(kind.__qualname__, "class")
 
 
-def _why_not_by_name(name: str, what: str) -> str | None:
+def _unpicklable_by_name(name: str, what: str) -> str | None:
     if name.rpartition(".")[2] == "<lambda>":
         return "a lambda"
-    return f"a {what} made in a function" if "<locals>" in name else None
+    return f"a local {what}" if "<locals>" in name else None
 
 
 def parts_of(name: str, thing: Any) -> list[tuple[str, Any]]:
-    """Returns what a thing is made of, each by its name; of a class or function nothing."""
+    """Returns the named parts of an object; [] for a class or function."""
     kind = type(thing)
     if kind is MethodType:
         return [(f"{name}.__self__", thing.__self__)]
@@ -186,9 +186,9 @@ def parts_of(name: str, thing: Any) -> list[tuple[str, Any]]:
     return [(f"{name}.{held}".lstrip("."), value) for held, value in attributes_of(thing)]
 
 
-def _says_how(kind: type) -> bool:
-    """Whether objects of a class are pickled in a way of their own."""
-    if kind is functools.partial:  # with what it is made of
+def _has_own_pickling(kind: type) -> bool:
+    """Returns whether a class defines how its objects are pickled."""
+    if kind is functools.partial:  # pickled with its parts
         return False
     if kind in copyreg.dispatch_table:
         return True
@@ -196,24 +196,24 @@ def _says_how(kind: type) -> bool:
         name in vars(base)
         for base in kind.__mro__
         if base is not object
-        for name in _PICKLED_ITS_WAY
+        for name in _PICKLING_METHODS
     )
 
 
 def attributes_of(thing: Any) -> list[tuple[str, Any]]:
-    """Returns the first of an object's own attributes, without asking it; of a class none."""
-    # Of the class: `isinstance` would ask the object for its own.
+    """Returns an object's first stored attributes, [] for a class, function or module."""
+    # Not `isinstance`, which reads the object's `__class__`.
     if issubclass(type(thing), (type, FunctionType, ModuleType)):
         return []
     return list(itertools.islice(stored(thing).items(), _MAX_ATTRIBUTES))
 
 
 def _items(thing: Any) -> list[Any]:
-    """Returns the first of what is in a list, tuple or dict; none of other things."""
+    """Returns the first items of a list, tuple or dict, [] for other objects."""
     kind = type(thing)
     if kind is dict:
         return list(itertools.islice(thing.values(), _MAX_ITEMS))
-    # Not `in`: a class of the script's may have an `==` of its own.
+    # Not `in`: a metaclass of the script may define `==`.
     return list(thing[:_MAX_ITEMS]) if kind is list or kind is tuple else []
 
 
@@ -222,12 +222,12 @@ def _is_open(kind: type) -> bool:
 
 
 def start_method(context: Any) -> str:
-    """Returns how a loader's workers are started, or would be; `context` is the loader's own."""
+    """Returns how a loader's workers are or would be started; `context` is the loader's."""
     if context is not None and hasattr(context, "get_start_method"):
         return str(context.get_start_method())
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is None:
         return "fork"
     method = multiprocessing.get_start_method(allow_none=True)
-    # Of those there are, the first is taken where none was chosen.
+    # The first is the default.
     return str(method or multiprocessing.get_all_start_methods()[0])

@@ -1,4 +1,4 @@
-"""Gradients without an optimizer, and those discarded before their optimizer steps."""
+"""Finds gradients without an optimizer, and gradients discarded before their optimizer steps."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from trainprof.inside.session import Session
 from trainprof.inside.signals import ModuleCall
 from trainprof.record.notes import DiscardedGradients, UnusedGradients
 
-# Steps of a window before it is watched, before gradients are compared, and in all.
+# Steps of a window before it is observed, before gradients are compared, and in all.
 _SKIPPED, _COMPARED, _ALL = 4, 8, 28
 _MOST_WINDOWS, _MOST_OPTIMIZERS, _ENOUGH_PASSES = 4, 8, 3
-# The id of a module, the line that calls it, and whether what it is given needs gradients.
+# A module's id, the line that calls it, and whether its inputs need gradients.
 _Call = tuple[int, int, bool]
 
 
 @dataclass(slots=True)
 class _Pass:
-    """A backward pass: the modules' time before it, and the optimizers whose gradients it wrote."""
+    """A backward pass: module calls before it, and the optimizers whose gradients it wrote."""
 
     line: int
     took_ns: int
@@ -45,7 +45,7 @@ class _Pass:
 
 
 class GradientUseProbe:
-    """Compares `.grad` over a few updates: its address, and how often it was written."""
+    """Compares the address and version counter of `.grad` over a few updates."""
 
     name = "gradient_use"
 
@@ -75,7 +75,7 @@ class GradientUseProbe:
         self._updates = self._depth = self._began_ns = 0
         self._watched: list[weakref.ref[Any]] = []
         self._states: list[list[Any]] = []
-        # By id of a parameter: the numbers of optimizers that have it; its gradient.
+        # By parameter id: the numbers of its optimizers; its gradient.
         self._owners: dict[int, set[int]] = {}
         self._grads: dict[int, tuple[int, int] | None] = {}
         self._passes: list[_Pass] = []
@@ -119,7 +119,7 @@ class GradientUseProbe:
             self._switch(is_on=True)
 
     def _samples(self) -> list[list[Any]]:
-        """Returns some parameters of each optimizer; torch swaps no parameter that is held."""
+        """Returns some parameters of each optimizer; not stored, so that torch can swap them."""
         alive = [optimizer for reference in self._watched if (optimizer := reference()) is not None]
         if len(alive) < len(self._watched):
             self._stop()
@@ -170,7 +170,7 @@ class GradientUseProbe:
     def _judge(self) -> None:
         grads = {id(p): grad for p in self._parameters() if (grad := _place_of(p))}
         before = {key: self._grads.get(key) or (-1, 0) for key in grads}
-        # At the same address and written since: whoever uses it would set it back.
+        # Same address and written since: code that used it would have reset it.
         kept = {
             key
             for key, (address, version) in grads.items()
@@ -186,14 +186,14 @@ class GradientUseProbe:
             self._session.note(discarded)
 
     def _discarded(self, line: int) -> DiscardedGradients | None:
-        """Returns the note of the passes from a line; None where their gradients are used."""
+        """Returns the note of a line's backward passes, None if their gradients are used."""
         passes = [backward for backward in self._passes if backward.line == line]
         lost = {n for backward in self._passes for n in backward.used if _is_lost(n, passes)}
         if not lost:
             return None
         reached = lost.union(*(backward.used for backward in passes))
         calls = _calls_of(passes)
-        for earlier in reversed(self._passes):  # what they go through may be called ahead of others
+        for earlier in reversed(self._passes):  # their modules may be called before other passes
             known = {module for module, _, _ in calls}
             calls += Counter(
                 {key: ns * len(passes) for key, ns in earlier.calls.items() if key[0] not in known}
@@ -208,9 +208,9 @@ class GradientUseProbe:
     def _shares_of(
         self, lost: Collection[int], calls: Counter[_Call], reached: Collection[int] | None = None
     ) -> dict[str, Any]:
-        """Returns the shares of the calls' time for unused parameters alone and mixed with used."""
+        """Returns the shares of calls' time for unused parameters, alone and mixed with used."""
         all_ns = unused_ns = mixed_ns = 0.0
-        most = (0, "", 0)  # numbers, of which model, called where
+        most = (0, "", 0)  # number of parameters, their model, the line that calls it
         for (key, site, needs), spent_ns in calls.items():
             module = self._modules[key]()
             own = [p for p in parameters_of(module) if p.requires_grad][::-1]
@@ -245,7 +245,7 @@ def _calls_of(passes: list[_Pass]) -> Counter[_Call]:
 
 
 def _is_lost(number: int, passes: list[_Pass]) -> bool:
-    """Whether an optimizer's gradients were always discarded, while another used its own."""
+    """Returns whether an optimizer's gradients were always discarded while others were used."""
     gone = sum(number in x.gone and bool(x.used) for x in passes)
     is_used = any(number in x.used or (number in x.gone and not x.used) for x in passes)
     return gone >= _ENOUGH_PASSES and not is_used

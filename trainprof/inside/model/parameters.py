@@ -1,4 +1,4 @@
-"""Parameters of modules and optimizers, read as torch keeps them: no code of the script runs."""
+"""Reads parameters of modules and optimizers as torch stores them, without user code."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, Final
 from trainprof.inside.patching.user_texts import any_text
 from trainprof.inside.session import Session
 
-# torch's classes around modules that are compiled: there the mode is kept elsewhere.
+# Torch's wrappers of compiled modules, which store the mode elsewhere.
 _COMPILED: Final = "torch._dynamo.eval_frame"
 _SCRIPTED: Final = "torch.jit._script"
 _TRACED: Final = "torch.jit._trace"
-# An attribute that is no function of autograd's, and is not just set, set back or asked for.
+# `.grad` that is read, not `autograd.grad(...)` and not just set, reset or tested for None.
 _READ: Final = re.compile(
     r"""(?<!autograd)\.grad\b(?!\s*(?:\(|=[^=]|\.zero_\(|\.detach_\(|is\b))|["']grad["']"""
 )
-# Of the inputs of a module: containers that are deeper or larger are skipped.
+# Containers in a module's inputs that are deeper or larger are skipped.
 _MOST_NESTED, _MOST_HELD = 3, 16
 
 
 def is_training(module: Any) -> bool:
-    """Whether a module is in training mode; a class that hides it is not asked."""
+    """Returns whether a module is in training mode, as stored; False if its class hides that."""
     held = getattr(module, "__dict__", {})
     mode = held.get("training")
     if mode is None:
@@ -48,12 +48,12 @@ def parameters_of(module: Any) -> Iterator[Any]:
 
 
 def modules_of(module: Any) -> Iterator[Any]:
-    """Goes through a module and those inside it, each once."""
+    """Yields a module and its submodules, each once."""
     return (holder for _, holder in named_modules_of(module))
 
 
 def named_modules_of(module: Any) -> Iterator[tuple[str, Any]]:
-    """Goes through them, each with its name in its parent; the first has none."""
+    """Yields (name in its parent, module) for a module ("") and its submodules, each once."""
     waiting, known = [("", module)], {id(module)}
     while waiting:
         name, holder = waiting.pop()
@@ -70,8 +70,8 @@ def _named(module: Any, where: str) -> dict[str, Any]:
 
 
 def held_in(given: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Goes through what plain containers hold, with its key where a dictionary has it."""
-    kind = type(given)  # by identity: a class of the script's may have an == of its own
+    """Yields (dict key or "", object) for the contents of nested plain containers."""
+    kind = type(given)  # by identity: a metaclass of the script may define ==
     if not (kind is dict or kind is list or kind is tuple):
         yield name, given
     elif depth <= _MOST_NESTED and len(given) <= _MOST_HELD:
@@ -80,7 +80,7 @@ def held_in(given: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, A
 
 
 class KnownOptimizers:
-    """The optimizers of a script that are alive, known from when they get parameters on."""
+    """The script's living optimizers, from when they get parameters."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -103,7 +103,7 @@ def parameters_in(optimizer: Any) -> dict[int, Any]:
 
 
 def reads_gradients(is_user_file: Callable[[str], bool]) -> bool:
-    """Whether the user's imported files read gradients; True where one cannot be read."""
+    """Returns whether the user's imported files read gradients; True if one is unreadable."""
 
     def is_read_in(text: str) -> bool:
         return any(_READ.search(line.partition("#")[0]) for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""Notes how torch is set while it trains: threads, precision, anomalies, how parameters change."""
+"""Records torch's settings in training: threads, precision, anomaly detection, optimizers."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from trainprof.inside.process.usage import own_cores
 from trainprof.inside.session import Session
 from trainprof.record.schema import Topic
 
-# Whoever looks for a NaN turns it on for a few passes; this many are a habit.
+# Debugging a NaN takes a few backward passes in anomaly mode; more were left on by mistake.
 _ANOMALOUS_PASSES: Final = 20
-_DIMENSIONS_OF_CONVOLUTIONS: Final = 3  # or more, of their weights
-# Passes after the first step whose graphs are sized.
+_DIMENSIONS_OF_CONVOLUTIONS: Final = 3  # at least, of their weights
+# Backward passes after the first step whose graphs are measured.
 _SIZED_PASSES: Final = 5
-# Of the first of them on a device. Larger graphs repeat themselves; a node takes about 1 us.
+# Nodes inspected in the first graph on a device, at 1 us each; larger graphs repeat themselves.
 _MOST_NODES: Final = 4_000
-# Names of autograd's nodes: what tensor cores can compute, by the setting of TF32 that it obeys,
-# and what hides its operators (torch.compile, torch.jit, CUDA graphs, reentrant checkpoints).
+# Names of autograd nodes that tensor cores can compute, by their TF32 setting; and of nodes that
+# hide their operators (torch.compile, torch.jit, CUDA graphs, reentrant checkpoints).
 _MATMULS: Final = re.compile(
     r"(?:(?:Baddb|Addb|Add|B)?[mM]m|(?:Add)?[mM]v|Linear)Backward|ScaledDotProduct"
 )
 _CONVOLUTIONS: Final = re.compile(r"\w*Convolution|CudnnRnn")
 _OPAQUE: Final = re.compile(r"\w*(?:Compiled|Checkpoint|Graphed|CppFunction)")
 _LOWER: Final = ("float16", "bfloat16")
-_DIMENSIONS_OF_PICTURES: Final = 4
+_DIMENSIONS_OF_IMAGES: Final = 4
 _MIXES: Final = {name: re.compile(rf"\b{name}\(") for name in ("autocast", "GradScaler")}
-# A script may make a new one for each task.
+# A script may build a new one for each task.
 _MOST_OPTIMIZERS: Final = 8
-# What makes a model double, where it stands in the script: for all that is built, or for one.
+# Lines that make all tensors, or a model, float64.
 _DOUBLE: Final = (
     re.compile(r"\bset_default_(?:dtype|tensor_type)\(.*(?:float64|[dD]ouble)"),
     re.compile(
@@ -45,37 +45,36 @@ _DOUBLE: Final = (
     ),
 )
 _MOST_LINES: Final = 3
-# In float32 these fail near a singular matrix, or lose their digits.
+# In float32 these fail for nearly singular matrices, or lose precision.
 _DECOMPOSES: Final = re.compile(
     r"cholesky|gpytorch|botorch|linear_operator|solve(?:_\w+)?\(|gamma\("
     r"|\.(?:\w*det|eig\w*|inv\w*|lstsq|lu_\w+|p?inverse|pinv|qr|svd\w*)\("
 )
-# What batch systems say a job may use; where nothing enforces it, the kernel does not know.
+# Cores that batch systems allot to a job, possibly without enforcing it.
 _ALLOTTED: Final = ("SLURM_CPUS_PER_TASK", "NSLOTS", "LSB_DJOB_NUMPROC", "PBS_NCPUS", "NCPUS")
 _WORKER: Final = "torch.utils.data._utils.worker"
 _LIGHTNING: Final = ("lightning.pytorch", "pytorch_lightning")
-# A step with these in it leaves the update, or a part of it, to another's.
-_HANDS_ON: Final = frozenset(("super", "step"))
+# A step that uses these names delegates its update, at least in part.
+_DELEGATES: Final = frozenset(("super", "step"))
 _NOWHERE: Final = Birthplace(0)
-# Of a group, whose parameters they are.
+# Keys of a parameter group that are not settings.
 _OF_PARAMETERS: Final = ("params", "param_names")
-# Where torch keeps the functions that a step calls before and after its update: of one optimizer,
-# and of all.
+# Torch's step hooks, of one optimizer and of all.
 _STEP_HOOKS: Final = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _STEP_HOOKS_OF_ALL: Final = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 
 
 class TorchSettingsProbe:
-    """Is called at each optimizer's first step, and by backward passes."""
+    """Records settings at each optimizer's first step and in backward passes."""
 
     name = "torch_settings"
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch, self._session = torch, session
         self._passes = self._optimizers = 0
-        # How many operators graphs have; the number of the last one's, of those of its thread.
+        # Operators per graph, and the sequence number of the last operator.
         self._graph_sizes, self._last_operator = list[int](), 0
-        # By id: where optimizers that live were built.
+        # Where living optimizers were built, by id.
         self._built: dict[int, Birthplace] = {}
         self._plain_types = (getattr(torch, "Tensor", None), torch.nn.Parameter)
         self._modes = FunctionModes(torch)
@@ -89,7 +88,7 @@ class TorchSettingsProbe:
         self._sizing = patcher.guarded(self._size_graph)
 
     def _size_graph(self, outputs: Any, *_: Any) -> None:
-        """Counts the operators since the pass before: autograd numbers those of a thread."""
+        """Counts operators since the last backward pass by autograd's sequence numbers."""
         if self._modes.would_notice():
             return
         with self._modes.unseen():
@@ -107,9 +106,9 @@ class TorchSettingsProbe:
             self._session.log.note(Topic.ENVIRONMENT, {"backward_nodes": middle})
 
     def _note_operators(self, root: Any) -> None:
-        """Notes how a graph computes its products, by the types of what its nodes gave.
+        """Records the precision of a graph's products, by the dtypes of its nodes' results.
 
-        Autocast shows there wherever it was entered: in the loop, in the model, by a library.
+        This shows autocast wherever it was entered: in the loop, in the model, by a library.
         """
         counts = dict.fromkeys(("matmuls", "convolutions", "convolutions_2d", "lower", "opaque"), 0)
         lower, known, waiting = [getattr(self._torch, x) for x in _LOWER], {id(root): root}, [root]
@@ -122,11 +121,11 @@ class TorchSettingsProbe:
                 kind = "opaque" if is_opaque else "convolutions" if is_convolution else "matmuls"
                 counts[kind] += 1
                 counts["lower"] += results[0].dtype in lower
-                is_2d = is_convolution and len(results[0].shape) == _DIMENSIONS_OF_PICTURES
+                is_2d = is_convolution and len(results[0].shape) == _DIMENSIONS_OF_IMAGES
                 counts["convolutions_2d"] += is_2d
             for parent, _ in node.next_functions:
                 if parent is not None and id(parent) not in known:
-                    known[id(parent)] = parent  # kept, as others could get its id
+                    known[id(parent)] = parent  # held, so that its id is not reused
                     waiting.append(parent)
         is_user_file = self._session.sites.is_user_file
         mixes = [name for name, called in _MIXES.items() if lines_with(is_user_file, called)]
@@ -135,7 +134,7 @@ class TorchSettingsProbe:
     def _note_threads(self, _: int, __: int, caller: FrameType | None, ___: Arguments) -> None:
         sites, frame = self._session.sites, caller
         while frame is not None and not sites.is_user_code(frame.f_code):
-            if frame.f_code is self._worker_code:  # not the user, who forked it
+            if frame.f_code is self._worker_code:  # frames above are the parent's
                 self._session.threads_set_at = 0
                 return
             frame = frame.f_back
@@ -177,7 +176,7 @@ class TorchSettingsProbe:
         }
         plain = [x for x in parameters if type(x) in self._plain_types]
         note = self._numerics(plain)
-        # Others would notice being asked.
+        # Reading other tensors may run user code.
         is_plain = len(plain) == len(parameters) and all(x.is_floating_point() for x in plain)
         is_on_host = is_plain and all(x.device.type == "cpu" for x in plain)
         built = self._built.get(id(optimizer), _NOWHERE)
@@ -187,7 +186,7 @@ class TorchSettingsProbe:
             note["unfused"] = what["class"]
             keys = ("site", "built_by", "built_at")
             note["built"] = {key: getattr(built, key) for key in keys}
-            # On any device it then updates one parameter at a time.
+            # foreach=False updates one parameter at a time on any device.
             is_set_to_loop = all(group.get("foreach") is False for group in groups)
             if is_on_host or is_set_to_loop:
                 more = ("momentum", "weight_decay")
@@ -205,7 +204,7 @@ class TorchSettingsProbe:
         return note
 
     def _numerics(self, parameters: list[Any]) -> dict[str, object]:
-        """Returns the precision that a model of plain parameters computes in, if it has any."""
+        """Returns the precision that plain parameters are computed in; {} without parameters."""
         if not parameters:
             return {}
         numbers = Counter[Any]()
@@ -231,12 +230,12 @@ class TorchSettingsProbe:
             try:
                 numerics["products"] = str(self._torch.get_float32_matmul_precision())
                 numerics["convolutions_tf32"] = bool(self._torch.backends.cudnn.allow_tf32)
-            except RuntimeError:  # set in torch's new way, and asked in its old one
+            except RuntimeError:  # set by the new API, which the old one then refuses to read
                 numerics["products"] = "unknown"
         return note
 
     def _capability(self, device: Any) -> list[int] | None:
-        """Returns an NVIDIA device's compute capability, major and minor; None of others."""
+        """Returns an NVIDIA device's compute capability (major, minor), None for others."""
         ask = getattr(getattr(self._torch, device.type, None), "get_device_capability", None)
         if ask is None or getattr(self._torch.version, "hip", None):
             return None
@@ -244,29 +243,29 @@ class TorchSettingsProbe:
         return list(known) if isinstance(known, tuple) else None
 
     def _may_be_fused(self, optimizer: Any) -> bool:
-        """Whether it is one of torch's, of plain tensors, that could be fused, and is not.
+        """Returns whether it is a torch optimizer with plain tensors that could be fused.
 
-        On the host it then updates one parameter at a time; on a GPU only with foreach=False.
+        Unfused, it updates one parameter at a time on the host; on a GPU only with foreach=False.
         """
         if not type(optimizer).__module__.startswith("torch.optim."):
             return False
         groups, without = optimizer.param_groups, ("fused", "foreach", "differentiable")
         if any(group.get(name) for group in groups for name in without):
             return False
-        # torch fuses none with sparse gradients, as of nn.Embedding(sparse=True).
+        # Fused optimizers take no sparse gradients, such as those of nn.Embedding(sparse=True).
         gradients = [parameter.grad for parameter in _parameters(optimizer)]
         is_sparse = any(type(x) in self._plain_types and x.is_sparse for x in gradients)
         return not is_sparse and all("fused" in group for group in groups)
 
     def _own_loop(self, optimizer: Any) -> int | None:
-        """Returns where the step of a user's optimizer begins that loops over parameters."""
+        """Returns the line of a user's optimizer step that loops over parameters, else None."""
         step = inspect.getattr_static(type(optimizer), "step", None)
         step = inspect.unwrap(step) if type(step) is FunctionType else None
         sites = self._session.sites
         if type(step) is not FunctionType or not sites.is_user_code(step.__code__):
             return None
         names = step.__code__.co_names
-        if _HANDS_ON.intersection(names) or any("_foreach_" in name for name in names):
+        if _DELEGATES.intersection(names) or any("_foreach_" in name for name in names):
             return None
         return sites.beginning_of(step.__code__)
 
@@ -277,7 +276,7 @@ class TorchSettingsProbe:
 
 
 def _settings(group: dict[str, Any]) -> tuple[object, ...]:
-    """Returns a group's own settings, to be compared; of what is no plain value, which it is."""
+    """Returns a group's settings for comparison; other than plain values by identity."""
 
     def plain(value: Any) -> object:
         if type(value) in (tuple, list):
@@ -293,7 +292,7 @@ def _parameters(optimizer: Any) -> list[Any]:
 
 
 def _has_step_hooks(optimizer: Any) -> bool:
-    """Whether its steps call registered functions, an average of weights say; ours apart."""
+    """Returns whether it has step hooks besides ours, such as weight averaging."""
     own, shared = vars(optimizer), vars(sys.modules["torch.optim.optimizer"])
     hooks = [hook for name in _STEP_HOOKS for hook in (own.get(name) or {}).values()]
     hooks += [hook for name in _STEP_HOOKS_OF_ALL for hook in (shared.get(name) or {}).values()]
@@ -302,6 +301,6 @@ def _has_step_hooks(optimizer: Any) -> bool:
 
 
 def _cores_allotted() -> int | None:
-    """Returns how many cores a batch system has given this process, None without one."""
+    """Returns the cores that a batch system allots to this process, None without one."""
     counts = (os.environ.get(name, "") for name in _ALLOTTED)
     return next((int(count) for count in counts if count.isdecimal()), None)

@@ -1,4 +1,4 @@
-"""Which line of the user's a call came from."""
+"""Finds the user's line that a call came from."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from trainprof.record.event_log import EventLog
 from trainprof.record.names import site_name
 from trainprof.record.schema import FETCHED, Topic
 
-# As Session.keep_track is.
+# Session.keep_track.
 KeepTrack = Callable[[object, dict[Any, Any], object], bool]
-# Of a stack are kept so many of the user's frames at its leaf and so many at its root.
+# User frames kept of a deep stack, at its leaf and at its root each.
 _KEPT_FRAMES: Final = 6
 _EXECUTED: Final = "<string>"
-# What starts children of multiprocessing, by `python -c`.
+# How the `python -c` text of multiprocessing's children begins.
 _STARTS_CHILD: Final = "from multiprocessing."
 _IMPORTS: Final = "<frozen importlib"
-# Libraries that write code for themselves into the temporary directory, in files named by them.
+# Libraries that generate code in the temporary directory, in files that begin with their name.
 _WRITERS: Final = ("torch_geometric",)
-# Of a script that executes texts, each of which is code of its own.
+# Limits the tables for scripts that keep calling exec() on new code.
 _MOST_CODES: Final = 20_000
 _OURS: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
 class CallSites:
-    """Finds and names the first frame of the user's own code; a walk costs about a microsecond."""
+    """Finds and numbers the first frame of the user's code; a walk takes about 1 us."""
 
     def __init__(self, log: EventLog, cwd: str) -> None:
         self._log = log
         self._cwd = cwd
         self._libraries = _library_directories()
-        # Where torch lies need not be among the libraries.
+        # Torch may be installed outside of the library directories.
         torch: list[str] = list(getattr(sys.modules.get("torch"), "__path__", ()))
         self._torch = tuple(place.rstrip(os.sep) + os.sep for place in torch)
         self._generated = ("<", *self._torch)
         self._typed = {"<stdin>", *([_EXECUTED] if _runs_text() else [])}
-        # By id: a code object's hash walks all of it, and equal code in two files is equal. Those
-        # judged are kept, so that no id is used again.
+        # By id: hashing code is slow, and equal code in two files is equal. `_judged` holds the
+        # code, so that no id is reused.
         self._is_user: dict[int, bool] = {}
         self._known: dict[tuple[int, int], int] = {}
         self._call_ends: dict[tuple[int, int], tuple[int, int] | None] = {}
@@ -56,28 +56,28 @@ class CallSites:
         self._judged: list[CodeType] = []
 
     def is_user_code(self, code: CodeType) -> bool:
-        """True for code outside the standard library, site-packages and ourselves."""
+        """Returns True for code outside of the standard library, site-packages and trainprof."""
         known = self._is_user.get(id(code))
         if known is None:
-            # Functions made by exec are a library's, as a rule: proxies, dataclasses.
-            is_made = code.co_filename == _EXECUTED and code.co_name != "<module>"
-            known = not is_made and self.is_user_file(code.co_filename)
+            # Functions created by exec are mostly a library's: proxies, dataclasses.
+            is_generated = code.co_filename == _EXECUTED and code.co_name != "<module>"
+            known = not is_generated and self.is_user_file(code.co_filename)
             self._is_user[id(code)] = known
             self._keep(code)
         return known
 
     def _keep(self, code: CodeType) -> None:
-        """Keeps code that was judged, so that its id is no other's; too much is forgotten."""
+        """Holds code, so that its id is not reused; clears the tables once they are large."""
         if len(self._judged) >= _MOST_CODES:
             tables = self._is_user, self._known, self._call_ends, self._library_of
-            for table in (*tables, self._judged, *tables):  # another thread may have added some
+            for table in (*tables, self._judged, *tables):  # twice: another thread may add some
                 table.clear()
         self._judged.append(code)
 
     def find(self, frame: FrameType | None) -> int:
-        """Returns the site id of the first user frame at or above `frame`; 0 without any frame.
+        """Returns the site id of the first user frame at or above `frame`, 0 without a frame.
 
-        Where none is the user's (an installed package trains), the first outside torch counts.
+        Without a user frame (an installed package trains) the first one outside of torch counts.
         """
         fallback: FrameType | None = None
         is_user_code = self.is_user_code
@@ -90,16 +90,16 @@ class CallSites:
         return self.name(fallback) if fallback is not None else 0
 
     def stack(self, frame: FrameType | None) -> int:
-        """Returns the id of the user's frames at and above `frame`, innermost first; 0 if none."""
+        """Returns the stack id of the user frames from `frame` up, innermost first; 0 without."""
         frames = self.frames(frame)
         return self._log.define(Topic.STACK, json.dumps(frames)) if frames else 0
 
     def frames(
         self, frame: Place | None, until: CodeType | None = None, fetching: str | None = None
     ) -> list[int]:
-        """Returns the site ids of a stack's user frames, innermost first; of a deep one both ends.
+        """Returns the site ids of a stack's user frames, innermost first; both ends of a deep one.
 
-        It ends before the frame of `until`; frames of torch's file `fetching` are FETCHED in it.
+        It ends before the frame of `until`. Frames of torch's file `fetching` become FETCHED.
         """
         sites = []
         while frame is not None and frame.f_code is not until:
@@ -115,10 +115,10 @@ class CallSites:
     def library_calls(
         self, frame: Place | None, until: CodeType | None = None, fetching: str | None = None
     ) -> tuple[int, ...]:
-        """Returns the functions by which the innermost user frame gets from library to library.
+        """Returns the entry function of each library above the innermost user frame.
 
-        As site ids, outermost first: of each library that it is in the one that was called. torch
-        is none of them. It ends before the frame of `until`, and in torch's file `fetching`.
+        As site ids, outermost first, without torch. It ends before the frame of `until`, and in
+        torch's file `fetching`.
         """
         entered: list[CodeType] = []
         inside = ""
@@ -136,7 +136,7 @@ class CallSites:
         return tuple(self.beginning_of(code) for code in reversed(entered))
 
     def _library(self, code: CodeType) -> str:
-        """Returns the package or module of Python's that code is in; "" of torch and the user."""
+        """Returns the package or standard module of code; "" for torch and user code."""
         known = self._library_of.get(id(code))
         if known is None:
             known = "" if self.is_ours_or_torch(code) else self._installed(code)
@@ -145,10 +145,10 @@ class CallSites:
         return known
 
     def libraries(self, frame: Place | None) -> tuple[str | None, str | None]:
-        """Returns which package a stack imports, or which function called the user's innermost.
+        """Returns (package being imported, None) or (None, library function).
 
-        That is a package's function, of torch's only where there is no other. Without a frame of
-        the user's it is the outermost function. "" for a package of which no code runs yet.
+        The function is the one that called the innermost user frame, in torch only if no other
+        package did; without a user frame the outermost one. The package is "" until its code runs.
         """
         codes: list[CodeType] = []
         while frame is not None and not self.is_user_code(frame.f_code):
@@ -165,7 +165,7 @@ class CallSites:
         return None, self._named(codes[0]) if codes else None
 
     def _callers(self, frame: Place | None) -> list[CodeType]:
-        """Returns packages' code up to the next frame of the user's, torch's last."""
+        """Returns package code up to the next user frame, torch's last."""
         codes = []
         while frame is not None and not self.is_user_code(frame.f_code):
             if not self.is_ours(frame.f_code) and self.package_of(frame.f_code) is not None:
@@ -179,32 +179,32 @@ class CallSites:
         return f"{self.package_of(code) or module}.{name.partition('.<locals>')[0]}"
 
     def name(self, frame: Place) -> int:
-        """Returns the site id of the line that `frame` is at."""
+        """Returns the site id of a frame's line."""
         code = frame.f_code
         key = (id(code), frame.f_lasti)
         number = self._known.get(key)
         return self._define(key, code, _line_of(frame), code.co_name) if number is None else number
 
     def shown(self, number: int, cwd: str | None) -> str:
-        """Returns a site as the report shows it, `file.py:41`, relative to `cwd`."""
+        """Returns a site as in the report, `file.py:41`, relative to `cwd`."""
         text = self._log.text_of(number)
         return site_name(json.loads(text) if text is not None else None, cwd)
 
     def text_of(self, frame: FrameType) -> str:
-        """Returns the text of the line that a frame is at, as its file has it now; "" if none."""
+        """Returns a frame's source line as it is in the file now, "" without one."""
         path = os.path.join(self._cwd, frame.f_code.co_filename)
         return line_of(path, _line_of(frame))
 
     def beginning_of(self, code: CodeType) -> int:
-        """Returns the site id of the line that a function's definition begins at."""
-        # No instruction of a frame: `f_lasti` is -1 before the first.
+        """Returns the site id of a function's first line."""
+        # Below -1, which `f_lasti` is before a frame's first instruction.
         key = (id(code), -1 - code.co_firstlineno)
         number = self._known.get(key)
         name: str = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
         return self._define(key, code, code.co_firstlineno, name) if number is None else number
 
     def site_at(self, path: str, line: int) -> int:
-        """Returns the site id of a line of a file, whatever function it is in."""
+        """Returns the site id of a file's line, without a function."""
         text = json.dumps([os.path.join(self._cwd, path), line, ""], ensure_ascii=True)
         return self._log.define(Topic.SITE, text)
 
@@ -219,7 +219,7 @@ class CallSites:
         return file if file.startswith("<") else os.path.join(self._cwd, file)
 
     def birthplace(self, cls: type, frame: FrameType | None) -> Birthplace:
-        """Returns where an instance is built, by a frame inside of its constructor."""
+        """Returns where an instance is built, from a frame inside its constructor."""
         builders = _constructors(cls)
         while frame is not None and (
             id(frame.f_code) in builders
@@ -233,30 +233,30 @@ class CallSites:
         return Birthplace(site, self.package_of(frame.f_code), self.name(frame))
 
     def _call_end(self, frame: FrameType | None) -> tuple[int, int] | None:
-        """Returns where the call that a frame is in ends: its last line, the column behind it.
+        """Returns (last line, end column) of a frame's current call, unique within a file.
 
-        No two calls of a file end at the same place. Before Python 3.11 it is not known.
+        None before Python 3.11.
         """
         positions = None if frame is None else getattr(frame.f_code, "co_positions", None)
         if frame is None or positions is None or frame.f_lasti < 0:
             return None
         key = (id(frame.f_code), frame.f_lasti)
-        if key not in self._call_ends:  # it goes through the code: of a script, all of it
+        if key not in self._call_ends:  # cached: it iterates over the code
             _, line, _, column = next(itertools.islice(positions(), frame.f_lasti // 2, None))
             self._keep(frame.f_code)
             self._call_ends[key] = None if line is None or column is None else (line, column)
         return self._call_ends.get(key)
 
     def is_user_file(self, file: str) -> bool:
-        """Tells the same of a file that code stands in."""
+        """Returns whether code in a file is the user's."""
         if file.startswith("<"):
-            # Of other text that is executed the line counts that executes it.
+            # Of exec()'s text, the line with exec() counts instead.
             return file.startswith("<ipython") or file in self._typed
         is_installed = os.path.join(self._cwd, file).startswith((*self._libraries, *self._torch))
         return not is_installed and _written_by(file) is None
 
     def package_of(self, code: CodeType) -> str | None:
-        """Returns the installed package that code belongs to, None for the user's and Python's."""
+        """Returns the installed package of code, None for user code and the standard library."""
         file = os.path.join(self._cwd, code.co_filename)
         if (writer := _written_by(file)) is not None:
             return writer
@@ -264,14 +264,14 @@ class CallSites:
         return name if name.isidentifier() and name not in sys.stdlib_module_names else None
 
     def _installed(self, code: CodeType) -> str:
-        """Returns the first name of a file's path below what is installed; "" where it is not."""
+        """Returns the first name of a file's path below a library directory, else ""."""
         file = os.path.join(self._cwd, code.co_filename)
         around = (path for path in self._libraries if file.startswith(path))
         inside = max(around, key=len, default="")
         return file[len(inside) :].partition(os.sep)[0].removesuffix(".py") if inside else ""
 
     def are_within(self, frame: FrameType | None, name: str, packages: Collection[str]) -> bool:
-        """Whether a stack has a function of that name of one of some packages."""
+        """Returns whether a stack contains a function `name` of one of the packages."""
         while frame is not None:
             code = frame.f_code
             if code.co_name == name and self.package_of(code) in packages:
@@ -280,39 +280,39 @@ class CallSites:
         return False
 
     def is_ours_or_torch(self, code: CodeType) -> bool:
-        """True for torch's code, ours and generated code."""
+        """Returns True for code of torch and trainprof, and for generated code."""
         return code.co_filename.startswith(self._generated)
 
     def is_ours(self, code: CodeType) -> bool:
         return code.co_filename.startswith((_OURS, UNCOUNTED_FILE))
 
     def place(self, frame: Place) -> tuple[str, int, str]:
-        """Returns file, line and function of a frame, for a text that is no site of the log."""
+        """Returns file, line and function of a frame, without a site id."""
         code = frame.f_code
         name: str = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
         return self._path(code), _line_of(frame), name
 
     def is_not_the_users(self, code: CodeType) -> bool:
-        """True for the same, but for what a script executes as its own, such as `<stdin>`."""
+        """Like `is_ours_or_torch`, but False for the user's `<stdin>` or `python -c` text."""
         return self.is_ours_or_torch(code) and not self.is_user_code(code)
 
 
 def _runs_text() -> bool:
-    """Whether `python -c` runs the user's text."""
+    """Returns whether `python -c` runs the user's text."""
     is_child = any(word.startswith(_STARTS_CHILD) for word in sys.orig_argv)
     return sys.argv[:1] == ["-c"] and not is_child
 
 
 def _written_by(file: str) -> str | None:
-    """Returns the library that has written code of its own to a file elsewhere, None without."""
+    """Returns the library that generated a file, else None."""
     name = os.path.basename(file)
     return next((writer for writer in _WRITERS if name.startswith(f"{writer}.")), None)
 
 
 def _line_of(frame: Place) -> int:
-    """Returns the line that a frame is at; of an instruction that has none, the one before.
+    """Returns a frame's line; for an instruction without one, the line before it.
 
-    Python gives loops back to their beginning by such instructions, and lets go of the GIL there.
+    The jump back to a loop's start is such an instruction, and Python releases the GIL there.
     """
     if frame.f_lineno is not None:
         return frame.f_lineno
@@ -325,11 +325,11 @@ def _line_of(frame: Place) -> int:
 
 
 class LoaderBirthplaces:
-    """Remembers which line built each DataLoader, by the object's identity.
+    """Remembers the line that built each DataLoader, by the object's id.
 
-    One that a framework rebuilds (Lightning, accelerate) of the user's keeps the old one's line.
-    Nothing is read from frames but code: `f_locals` would keep the frame's variables alive, and
-    change the dict that the script's `locals()` returned.
+    A loader that a framework (Lightning, accelerate) rebuilds from the user's keeps its line. Only
+    a frame's code is read: `f_locals` would keep the frame's variables alive, and change the dict
+    that the script's `locals()` returned.
     """
 
     def __init__(self, sites: CallSites, keep_track: KeepTrack) -> None:
@@ -338,7 +338,7 @@ class LoaderBirthplaces:
         self._of_loader: dict[int, _Birth] = {}
 
     def note(self, loader: object, frame: FrameType | None) -> None:
-        """Called while `loader` is being built, with the frame that sets its dataset."""
+        """Records a loader being built, with the frame that sets its dataset."""
         birth = _Birth(weakref.ref(loader), self._sites.birthplace(type(loader), frame))
         if birth.place.built_at:
             datasets = _with_inner(vars(loader).get("dataset"), "dataset")
@@ -353,14 +353,15 @@ class LoaderBirthplaces:
         self._keep_track(loader, self._of_loader, key)
 
     def of(self, loader: object) -> Birthplace | None:
-        """Returns where a loader, which is complete by now, was built."""
+        """Returns where a complete loader was built, None if unknown."""
         birth = self._of_loader.get(id(loader))
         if birth is None:
             return None
         if birth.candidates:
-            place = _taken_over(birth.candidates, loader)
-            taken = birth.place if place is None else replace(place, is_taken_over=True)
-            birth.place, birth.candidates = taken, []
+            source = _rebuilt_from(birth.candidates, loader)
+            if source is not None:
+                birth.place = replace(source, is_taken_over=True)
+            birth.candidates = []
         return birth.place
 
 
@@ -369,11 +370,11 @@ class Birthplace:
     """Where a loader, or an optimizer, was built.
 
     Attributes:
-        site: The user's line, as an id.
-        built_by: The installed package that calls the constructor, None where the user does.
-        built_at: The line of that call, as an id; 0 where it is the user's.
-        call_ends_at: Its last line and the column behind it, in UTF-8 bytes; None if not known.
-        is_taken_over: A package rebuilt it, of one that this line built.
+        site: Id of the user's line.
+        built_by: The installed package that calls the constructor, None if the user does.
+        built_at: Id of that call's line, 0 if the user calls it.
+        call_ends_at: The call's last line and end column, in UTF-8 bytes; None if unknown.
+        is_taken_over: A package rebuilt it from one that this line built.
     """
 
     site: int
@@ -385,14 +386,14 @@ class Birthplace:
 
 @dataclass(slots=True)
 class _Birth:
-    """A loader, where it was built, and if by a library, earlier ones of the same dataset."""
+    """A loader and where it was built; if by a library, earlier loaders of its dataset."""
 
     loader: weakref.ref[Any]
     place: Birthplace
     candidates: list[tuple[Birthplace, _Traits]] = field(default_factory=list)
 
 
-# What a rebuilt loader takes over, by id so that none is kept alive: a sampler, or all the others.
+# What a rebuilt loader keeps: a sampler, or all the others. By id, so that none is kept alive.
 _Traits = tuple[frozenset[int], tuple[object, ...]]
 
 
@@ -405,10 +406,12 @@ def _traits(loader: object) -> _Traits:
     return frozenset(id(sampler) for sampler in samplers if sampler is not None), others
 
 
-def _taken_over(candidates: list[tuple[Birthplace, _Traits]], loader: object) -> Birthplace | None:
-    """Returns the place of the latest candidate that `loader` was rebuilt from, if any."""
+def _rebuilt_from(
+    candidates: list[tuple[Birthplace, _Traits]], loader: object
+) -> Birthplace | None:
+    """Returns the place of the latest candidate that `loader` was rebuilt from, else None."""
     batches = _with_inner(vars(loader).get("batch_sampler"), "batch_sampler")
-    # Lightning's predict makes batches again, of what the old one's sampler draws.
+    # Lightning's predict wraps the old loader's sampler in a new batch sampler.
     samplers = [*batches, *(_with_inner(batch, "sampler")[-1] for batch in batches)]
     keys, (_, own) = {id(sampler) for sampler in samplers}, _traits(loader)
     by_sampler = [place for place, (known, _) in candidates if known & keys]
@@ -417,13 +420,13 @@ def _taken_over(candidates: list[tuple[Birthplace, _Traits]], loader: object) ->
 
 
 def _with_inner(thing: object, name: str) -> list[object]:
-    """Returns a thing and the one it wraps, None left out."""
+    """Returns an object and the one in its attribute, without None."""
     both = (thing, getattr(thing, "__dict__", {}).get(name))
     return [part for part in both if part is not None]
 
 
 def _constructors(cls: type) -> set[int]:
-    """Returns the ids of the code of the methods that build an instance of `cls`."""
+    """Returns the ids of the code of constructors of `cls` and its bases."""
     codes = set()
     for base, name in itertools.product(cls.__mro__, ("__init__", "__setattr__")):
         method = vars(base).get(name)
@@ -436,10 +439,10 @@ def _constructors(cls: type) -> set[int]:
 
 
 def standard_library() -> list[str]:
-    """Returns the directories of Python's own, that of Python code first; they may be the same.
+    """Returns the standard library's directories, the one of Python code first.
 
-    `sysconfig` knows, but `import torch` does not import it: a script's folder may have a file
-    of that name, which would be run in its place.
+    `sysconfig` is not used: torch does not import it, so a `sysconfig.py` in the script's folder
+    would be imported instead.
     """
     version = "python{}.{}".format(*sys.version_info[:2])
     platform_library = os.path.join(sys.base_exec_prefix, sys.platlibdir, version)

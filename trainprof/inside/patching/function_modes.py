@@ -1,4 +1,4 @@
-"""What probes may ask of the script's tensors: which modes would notice, of which classes."""
+"""Finds out whether probes can read the script's tensors without running its code."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any, Final
 from trainprof.inside.patching.patcher import COMPILER, beyond_ours, is_profiling
 from trainprof.inside.session import Session
 
-# Where `torch.set_default_device` and `with torch.device(...)` have their mode: for as long as that
-# lasts it is asked about each call, and hands it on.
+# The mode of `torch.set_default_device` and `with torch.device(...)`, which sees each call and
+# forwards it.
 _DEVICE_MODULE: Final = "torch.utils._device"
 _DEVICE_MODE: Final = "DeviceContext"
-_IS_ASKED: Final = "__torch_function__"
+_HANDLER: Final = "__torch_function__"
 
 
 class FunctionModes:
-    """The modes that are on in the calling thread.
+    """The `__torch_function__` modes active in the calling thread.
 
     Attributes:
-        depth: Asks how many are still to be asked about a call.
-        dispatch_depth: Asks how many of the other kind there are, which see each operator.
-        unseen: Within `unseen()` none that is asked about calls is.
+        depth: Returns their number.
+        dispatch_depth: Returns the number of `__torch_dispatch__` modes, which see each operator.
+        unseen: `with unseen()` disables `__torch_function__`.
     """
 
     __slots__ = ("_at", "depth", "dispatch_depth", "unseen")
@@ -38,7 +38,7 @@ class FunctionModes:
         self.unseen: Callable[[], Any] = getattr(torch._C, "DisableTorchFunction", nullcontext)
 
     def would_notice(self) -> bool:
-        """Whether one of the script's is on; torch's own for a default device is below others."""
+        """Returns whether a mode of the script is active; a default device's mode doesn't count."""
         depth = self.depth()
         if depth == 0:
             return False
@@ -47,23 +47,23 @@ class FunctionModes:
         return type(self._at(0)) is not getattr(sys.modules.get(_DEVICE_MODULE), _DEVICE_MODE, None)
 
 
-def asked_by(frame: FrameType | None) -> FrameType | None:
-    """Returns the frame that made a call: the given one, or what stands behind a default device."""
+def caller_of(frame: FrameType | None) -> FrameType | None:
+    """Returns the frame that made a call, beyond the mode of a default device."""
     while (
         frame is not None
-        and frame.f_code.co_name == _IS_ASKED
+        and frame.f_code.co_name == _HANDLER
         and frame.f_globals.get("__name__") == _DEVICE_MODULE
     ):
         frame = beyond_ours(frame.f_back)
     return frame
 
 
-# With these, what the optimizer has are no parameters of the model's.
+# With these libraries the optimizer's parameters are not the model's.
 _OWN_PARAMETERS: Final = ("deepspeed", "apex", "megatron")
 
 
 class PlainTensors:
-    """Knows those of torch's own classes; within `unseen()` none of the script's is asked."""
+    """Knows tensors of torch's own classes; `with unseen()` disables `__torch_function__`."""
 
     def __init__(self, torch: ModuleType, session: Session) -> None:
         self._torch, self._session = torch, session
@@ -76,25 +76,25 @@ class PlainTensors:
         self.unseen = torch._C.DisableTorchFunction
 
     def has_own_parameters(self) -> bool:
-        """Whether a library may be at work whose optimizers have no parameters of the model's."""
+        """Returns whether a library is loaded whose optimizers have their own parameters."""
         return any(name in sys.modules for name in _OWN_PARAMETERS)
 
     def may_compute(self) -> bool:
-        """Whether nothing of the script's would notice a tensor that is computed here."""
+        """Returns whether computing a tensor here is invisible to the script."""
         if COMPILER in sys.modules and self._session.is_compiling():
             return False
         if self._dispatch_depth() or is_profiling() or self._is_traced() is not None:
             return False
-        if self._transforms() is not None:  # under vmap tensors have no numbers of their own
+        if self._transforms() is not None:  # under vmap a tensor's values can't be read
             return False
         cuda = self._torch.cuda
         return not (cuda.is_initialized() and cuda.is_current_stream_capturing())
 
     def is_plain(self, tensor: Any) -> bool:
-        """Whether it is torch's own: no library keeps numbers elsewhere, such as other ranks."""
-        kind = type(tensor)  # by identity: a class of the script's may have an == of its own
+        """Returns whether it is torch's own class, whose data is in this process (no DTensor)."""
+        kind = type(tensor)  # by identity: a metaclass of the script may define ==
         return any(kind is plain for plain in self._plain_types)
 
     def is_whole(self, tensor: Any) -> bool:
-        """Whether it is such a one, of whole numbers."""
+        """Returns whether it is plain and of an integer dtype."""
         return self.is_plain(tensor) and tensor.dtype in self._whole

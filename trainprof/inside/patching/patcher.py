@@ -1,6 +1,6 @@
-"""The one place where the script's torch is changed: installs, guards and undoes.
+"""Patches torch in the script's process: installs, guards and undoes wrappers.
 
-A wrapper lets no fault of ours through, and leaves no frame of ours in the script's tracebacks.
+Our errors never reach the script, and its tracebacks contain no frame of ours.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from trainprof.record.signal_handlers import comes_from_signal_handler, tracebac
 
 Wrapped = Callable[..., Any]
 _ABSENT: Final = object()
-# An exception's own class may forbid that its attributes are set, or watch it: a frozen dataclass.
+# By the base class: an exception's class may override attribute access, as a frozen dataclass.
 set_traceback: Final = BaseException.with_traceback
-# Before `is_compiling` is asked, for it costs next to nothing whether this is imported.
+# Checked before `is_compiling`, which is slower.
 COMPILER: Final = "torch._dynamo"
 _PROFILER: Final = "torch.autograd.profiler"
 _ANY_ARGUMENTS: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
-# `warnings.warn(stacklevel=n)` does not count frames of files named like this, so a warning from
-# below a wrapper is shown at the script's line, as without us.
+# `warnings.warn(stacklevel=n)` skips frames of files with such a name, so that a warning below a
+# wrapper is shown at the script's line.
 UNCOUNTED_FILE: Final = "<trainprof; not counted by warnings, like importlib._bootstrap>"
 
 
 class HookPointMissing(Exception):
-    """This torch does not offer what a probe hooks; the probe is reported as not available."""
+    """This torch lacks a function that a probe hooks; the probe is reported as unavailable."""
 
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def loaded(name: str) -> Any:
-    """Returns a module that a probe needs and `import torch` has loaded."""
+    """Returns a loaded module; HookPointMissing if `import torch` did not load it."""
     module = sys.modules.get(name)
     if module is None:
         raise HookPointMissing(f"{name} is not loaded")
@@ -51,10 +51,11 @@ def recorded_after(
     record: Callable[[int, int, FrameType | None, Arguments], None],
     is_compiling: Callable[[], bool] = lambda: False,
 ) -> Callable[[Wrapped], Wrapped]:
-    """Returns what wraps a function so that each call is recorded once it is over.
+    """Returns a decorator that records each call of a function after it returns.
 
-    `record` is guarded. It gets start, end, who called (None where Python itself did, as it does
-    at exit), and the arguments. In a call that torch.compile traces through, nothing of ours is.
+    Args:
+        record: Guarded; gets start, end, the caller's frame (None if Python itself called, as at
+            exit), and the arguments. Not called while torch.compile traces.
     """
 
     def make(original: Wrapped) -> Wrapped:
@@ -81,10 +82,11 @@ def recorded_outermost(
     inside: set[int],
     is_compiling: Callable[[], bool] = lambda: False,
 ) -> Callable[[Wrapped], Wrapped]:
-    """Returns what wraps a function so that each thread's outermost call is recorded.
+    """Returns a decorator that records each thread's outermost call of a function.
 
-    `record` is guarded, and called once the call is over, before the clock is read. Functions may
-    share `inside`, the threads that are in such a call.
+    Args:
+        record: Guarded; called after the call, before the clock is read.
+        inside: The threads in such a call; functions may share it.
     """
 
     def make(original: Wrapped) -> Wrapped:
@@ -99,7 +101,7 @@ def recorded_outermost(
                     hide_our_frame(error)
                     raise
             start = now()
-            # A signal handler of the script's may raise wherever a clock is read.
+            # The script's signal handlers may raise wherever a clock is read.
             try:
                 inside.add(thread)
                 return original(*args, **kwargs)
@@ -118,9 +120,11 @@ def recorded_outermost(
 def called_around(
     before: Callable[..., None] | None = None, after: Callable[[], None] | None = None
 ) -> Callable[[Wrapped], Wrapped]:
-    """Returns what wraps a function so that ours are called around it; not for the hot path.
+    """Returns a decorator that calls ours around a function; not for the hot path.
 
-    `before` gets its arguments; `after` is guarded, and called however the call ended.
+    Args:
+        before: Gets the function's arguments.
+        after: Guarded; called however the call ended.
     """
 
     def make(original: Wrapped) -> Wrapped:
@@ -142,16 +146,16 @@ def called_around(
 
 
 def beyond_ours(frame: FrameType | None) -> FrameType | None:
-    """Returns the first frame at and above `frame` that is none of our wrappers; None without."""
+    """Returns the first frame from `frame` up that is not one of our wrappers, else None."""
     while frame is not None and frame.f_code.co_filename == UNCOUNTED_FILE:
         frame = frame.f_back
     return frame
 
 
 def hide_our_frame(error: BaseException) -> None:
-    """Takes the calling wrapper's frame off the traceback; call first in its `except`, then raise.
+    """Removes the calling wrapper's frame from the traceback; call it first in an `except`.
 
-    The `raise` must be a bare one: `raise error` would put the frame back.
+    Re-raise with a bare `raise` then: `raise error` would add the frame again.
     """
     traceback = traceback_of(error)
     if traceback is None:
@@ -162,22 +166,22 @@ def hide_our_frame(error: BaseException) -> None:
 
 
 def _handle_without_our_frame(error: BaseException) -> None:
-    """Until Python 3.11 a bare `raise` takes the traceback that was caught, not the error's own."""
+    """Before Python 3.11 a bare `raise` uses the caught traceback, not the error's."""
     import ctypes
 
     handled = (type(error), error, traceback_of(error))
-    for part in handled:  # the call takes these references over
+    for part in handled:  # the call steals these references
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
     ctypes.pythonapi.PyErr_SetExcInfo(*(ctypes.py_object(part) for part in handled))
 
 
 def is_profiling() -> bool:
-    """Whether torch's profiler runs: it would show the script what we have computed."""
+    """Returns whether torch's profiler runs: it would record what we compute."""
     return bool(getattr(sys.modules.get(_PROFILER), "_is_profiler_enabled", False))
 
 
 class Patcher:
-    """Replaces attributes for one probe; after its first fault that probe `is_silent`."""
+    """Replaces attributes for one probe; after its first error the probe `is_silent`."""
 
     def __init__(
         self,
@@ -204,31 +208,33 @@ class Patcher:
         """Replaces one function, known in several places, by `make(original)`.
 
         Args:
-            make: Given the original, returns the wrapper; which must call it exactly once.
-            places: (owner, attribute) pairs that hold the same function; those that hold another
-                are left alone. HookPointMissing is raised if the first has none, or one with
-                parameters that the wrapper does not take.
+            make: Returns the wrapper of an original, which must call it exactly once.
+            places: (owner, attribute) pairs that hold the same function; others are left alone.
             inherited: Allow an attribute that the owner inherits (torch.Tensor's C methods);
-                otherwise base and subclass, both patched, would count one call twice. One inherited
-                with our wrapper around it is left alone.
-            woven: Put the original's body into the wrapper, where that can be done.
+                otherwise patching base and subclass would count a call twice. An inherited wrapper
+                of ours is left alone.
+            woven: Put the original's body into the wrapper, if possible.
+
+        Raises:
+            HookPointMissing: If the first place has no function, or one with parameters that the
+                wrapper does not take.
         """
         owner, name = places[0]
         original = self._lookup(owner, name, inherited)
         if inherited and name not in vars(owner) and any(original is w for w in self._wrappers):
             return
         wrapper = make(original)
-        if not _takes_what(original, wrapper):
+        if not _accepts_calls_of(original, wrapper):
             raise HookPointMissing(f"{_name(owner)}.{name} has other parameters")
         try:
             wrapper = weave(wrapper, original) if woven else uncounted(wrapper)
-        except Exception:  # NotWoven, or a torch that looks like nothing we have seen
+        except Exception:  # NotWoven, or an unknown version of torch
             wrapper = uncounted(wrapper)
         functools.update_wrapper(wrapper, original)
         _show_parameters(wrapper, original)
-        if not hasattr(original, "__annotations__"):  # ours mean nothing where the script looks
+        if not hasattr(original, "__annotations__"):  # hide the wrapper's
             wrapper.__annotations__ = {}
-        if inherited:  # so that pickle finds the method where it now is
+        if inherited:  # where pickle finds the method now
             wrapper.__module__, wrapper.__qualname__ = owner.__module__, f"{owner.__name__}.{name}"
         let_dynamo_skip(wrapper)
         self._let_jit_find(original, wrapper)
@@ -242,14 +248,14 @@ class Patcher:
     def around_if_there(
         self, make: Callable[[Wrapped], Wrapped], *places: tuple[Any, str], inherited: bool = False
     ) -> None:
-        """Does as `around`; a missing hook point is reported, and the rest of the probe works."""
+        """Like `around`, but a missing function is reported and the rest of the probe works."""
         try:
             self.around(make, *places, inherited=inherited)
         except HookPointMissing as missing:
             self._report_missing(self._probe, str(missing))
 
     def add(self, owner: Any, name: str, value: Any) -> None:
-        """Gives `owner` an attribute that it does not have itself."""
+        """Adds an attribute that `owner` does not have itself."""
         if name in vars(owner):
             raise HookPointMissing(f"{owner.__name__}.{name} is taken")
         self._set(owner, name, value, _ABSENT)
@@ -258,7 +264,7 @@ class Patcher:
         self._undo.append(action)
 
     def guarded(self, callback: Callable[..., None]) -> Callable[..., None]:
-        """Returns `callback` made safe: its first fault is reported and silences this probe."""
+        """Returns `callback` guarded: its first error is reported and silences this probe."""
 
         def call(*args: Any) -> None:
             if self.is_silent:
@@ -272,7 +278,7 @@ class Patcher:
         return call
 
     def clock(self, now: Callable[[], int], at_reading: Callable[[int], None]) -> Callable[[], int]:
-        """Returns a clock each reading of which `at_reading` gets, guarded."""
+        """Returns a clock that calls `at_reading`, guarded, with each reading."""
 
         def read() -> int:
             at = now()
@@ -287,9 +293,9 @@ class Patcher:
         return read
 
     def fail(self, error: BaseException) -> None:
-        """Reports a fault of ours once; from then on the probe's guarded callbacks do nothing.
+        """Reports an error of ours once; the probe's guarded callbacks then do nothing.
 
-        What a signal handler of the script's has raised while we ran is raised again.
+        An error raised by a signal handler of the script is raised again.
         """
         if comes_from_signal_handler(error):
             raise error
@@ -301,23 +307,23 @@ class Patcher:
                     action()
 
     def at_fault(self, action: Callable[[], None]) -> None:
-        """Has something called should the probe fail: what it asked of others costs time."""
+        """Calls `action` if the probe fails, to end work that others do for it."""
         self._at_fault.append(action)
 
     def restore(self, owner: Any, name: str) -> None:
-        """Takes one attribute back, for good; one that somebody else has wrapped is left alone."""
+        """Undoes the patch of one attribute, unless other code has wrapped it since."""
         for place, action in self._restores:
             if place == (id(owner), name):
                 action()
 
     def undo(self) -> None:
-        """Takes everything back, last first; what somebody else has wrapped since is left alone."""
+        """Undoes all patches, the last one first, except where other code has wrapped ours."""
         while self._undo:
             self._undo.pop()()
 
     def _lookup(self, owner: Any, name: str, inherited: bool) -> Callable[..., Any]:
         if owner is None:
-            raise HookPointMissing(f"what has {name} does not exist")
+            raise HookPointMissing(f"the owner of {name} does not exist")
         if not hasattr(owner, "__dict__"):
             raise HookPointMissing(f"{_name(owner)} has no {name}")
         value: Any = getattr(owner, name, _ABSENT) if inherited else vars(owner).get(name, _ABSENT)
@@ -328,11 +334,11 @@ class Patcher:
         return cast(Callable[..., Any], value)
 
     def _let_jit_find(self, original: Callable[..., Any], wrapper: Any) -> None:
-        """Has TorchScript compile `original` where a scripted function calls its wrapper."""
-        if type(original) is FunctionType:  # one that is our wrapper has passed its own on
+        """Makes TorchScript compile `original` in place of its wrapper."""
+        if type(original) is FunctionType:  # update_wrapper copied it from a wrapper of ours
             vars(wrapper).setdefault("__prepare_scriptable__", lambda: original)
         builtins = sys.modules.get("torch.jit._builtins")
-        # Until the table is made it is None: then it will hold the wrapper as it is.
+        # None until torch builds the table, which will then contain the wrapper.
         table = getattr(builtins, "_builtin_table", None)
         operator = table.get(id(original)) if isinstance(table, dict) else None
         if table is not None and operator is not None:
@@ -359,30 +365,30 @@ def _name(owner: Any) -> str:
     return str(getattr(owner, "__qualname__", getattr(owner, "__name__", repr(owner))))
 
 
-def _takes_what(original: Callable[..., Any], wrapper: Callable[..., Any]) -> bool:
-    """False where torch may call `original` in ways that its wrapper cannot be called."""
+def _accepts_calls_of(original: Callable[..., Any], wrapper: Callable[..., Any]) -> bool:
+    """Returns False if torch may call `original` in ways that the wrapper does not accept."""
     theirs, ours = getattr(original, "__code__", None), wrapper.__code__
     if theirs is None or ours.co_flags & _ANY_ARGUMENTS == _ANY_ARGUMENTS:
         return True
     if theirs.co_kwonlyargcount != ours.co_kwonlyargcount:
         return False
-    if theirs.co_flags & inspect.CO_VARARGS:  # somebody's wrapper, it seems
+    if theirs.co_flags & inspect.CO_VARARGS:  # probably a wrapper of other code
         return bool(theirs.co_argcount <= ours.co_argcount)
     return bool(theirs.co_argcount == ours.co_argcount)
 
 
 def _show_parameters(wrapper: Callable[..., Any], original: Callable[..., Any]) -> None:
-    """Has a wrapper show the parameters of what it stands around.
+    """Makes a wrapper show the original's parameters to `inspect.getfullargspec`.
 
-    `inspect.signature` finds them by `__wrapped__`; `inspect.getfullargspec` does not look there.
+    `inspect.signature` finds them by `__wrapped__`.
     """
     if type(original) is not FunctionType or hasattr(original, "__wrapped__"):
         return
     if _parameters(wrapper.__code__) == _parameters(original.__code__):
         return
-    with contextlib.suppress(Exception):  # annotations that cannot be had, from Python 3.14 on
+    with contextlib.suppress(Exception):  # unavailable annotations, from Python 3.14 on
         wrapper.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
-    if not wrapper.__code__.co_argcount:  # else they would be those of its own parameters
+    if not wrapper.__code__.co_argcount:  # else they would belong to its own parameters
         wrapper.__defaults__ = original.__defaults__
         wrapper.__kwdefaults__ = original.__kwdefaults__
 
@@ -395,21 +401,21 @@ def _parameters(code: CodeType) -> tuple[object, ...]:
 
 
 def subclasses(cls: type) -> list[type]:
-    """Returns the classes below `cls`, each before those below it."""
+    """Returns all subclasses of `cls`, each before its own subclasses."""
     children: list[type] = cls.__subclasses__()
     return [below for child in children for below in (child, *subclasses(child))]
 
 
 def uncounted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes warnings from below `function` point where they would without it."""
+    """Makes warnings below `function` point to the line they would without it."""
     function.__code__ = function.__code__.replace(co_filename=UNCOUNTED_FILE)
     return function
 
 
 def let_dynamo_skip(function: Callable[..., Any], *, and_all_below: bool = False) -> None:
-    """Marks a frame of ours so that torch.compile leaves it alone: no added graph, no added break.
+    """Makes torch.compile skip a function of ours: no added graph, no graph break.
 
-    `torch._dynamo` itself is not imported: that takes seconds, and would freeze identities.
+    It does not import `torch._dynamo`, which takes seconds and has side effects.
     """
     eval_frame = sys.modules.get("torch._C._dynamo.eval_frame")
     code = getattr(function, "__code__", None)
@@ -424,4 +430,4 @@ def let_dynamo_skip(function: Callable[..., Any], *, and_all_below: bool = False
         else:  # torch < 2.7
             eval_frame.skip_code(code)
     except Exception:
-        return  # cosmetic: without it torch.compile traces a few frames more
+        return  # harmless: torch.compile traces a few more frames

@@ -1,4 +1,4 @@
-"""What classes and objects have, looked up where it is stored: no code of the script's runs."""
+"""Reads attributes of classes and objects where they are stored, without user code."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptor
 from typing import Any, Final
 
 _ABSENT: Final = object()
-# Hugging Face's Trainer keeps the script's collate function one deep.
+# Hugging Face's Trainer wraps the script's collate function once.
 _MAX_DEPTH: Final = 3
 _MAX_HELD: Final = 16
-# A metaclass of the script's may have an opinion on both.
+# By `type`: a metaclass of the script may override both.
 mro_of: Final[Callable[[type], tuple[type, ...]]] = vars(type)["__mro__"].__get__
 names_of: Final[Callable[[type], Any]] = vars(type)["__dict__"].__get__
 
 
 def of_class(kind: type, name: str, default: Any = None) -> Any:
-    """Returns what instances of a class have from it by a name, as it is stored."""
+    """Returns an attribute that instances get from a class, as it is stored."""
     for base in mro_of(kind):
         names = names_of(base)
         if name in names:
@@ -27,11 +27,11 @@ def of_class(kind: type, name: str, default: Any = None) -> Any:
 
 
 def of_object(thing: Any, name: str, default: Any = None) -> Any:
-    """Returns what an object has by a name, of its own or from its class, as it is stored."""
+    """Returns an object's attribute, its own or its class's, as it is stored."""
     if issubclass(type(thing), type):
         return inspect.getattr_static(thing, name, default)
     value = of_class(type(thing), name, _ABSENT)
-    # Whether what the class has hides what the object has of its own.
+    # A data descriptor of the class hides the object's own attribute.
     hides = any(of_class(type(value), method) is not None for method in ("__set__", "__delete__"))
     if value is _ABSENT or not (hides and of_class(type(value), "__get__") is not None):
         value = stored(thing).get(name, value)
@@ -39,7 +39,7 @@ def of_object(thing: Any, name: str, default: Any = None) -> Any:
 
 
 def stored(thing: Any) -> dict[str, Any]:
-    """Returns what an object has of its own, by name; {} where its class hides that."""
+    """Returns an object's `__dict__`, {} if its class hides that."""
     slot = of_class(type(thing), "__dict__")
     if type(slot) not in (GetSetDescriptorType, MemberDescriptorType):
         return {}
@@ -48,26 +48,26 @@ def stored(thing: Any) -> dict[str, Any]:
 
 
 def has(thing: Any, name: str) -> bool:
-    """Whether an object has something other than None by a name."""
+    """Returns whether an object's attribute exists and is not None."""
     return of_object(thing, name) is not None
 
 
 def closed_over(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yields what a function has from those that it is defined in, by name."""
+    """Yields (name, value) of a function's closure."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
     for name, cell in cells:
         try:
             yield name, cell.cell_contents
-        except ValueError:  # nothing in it yet
+        except ValueError:  # not set yet
             continue
 
 
 def own_function(
     thing: Any, is_user_code: Callable[[CodeType], bool]
 ) -> tuple[FunctionType, Any] | None:
-    """Returns the outermost function of the user's that a call of `thing` runs, and its owner.
+    """Returns the outermost user function that a call of `thing` runs and its owner, else None.
 
-    None without one. What a library's object or function holds is taken to be called by it.
+    Functions that a library's object or function holds are assumed to be called by it.
     """
     here = [thing]
     for _ in range(_MAX_DEPTH):
@@ -84,7 +84,7 @@ def own_function(
 
 
 def _called_by(thing: Any) -> tuple[Any, Any]:
-    """Returns the function that a call of `thing` runs, and the object that it belongs to."""
+    """Returns the function that a call of `thing` runs and the object it is bound to."""
     while type(thing) is functools.partial:
         thing = thing.func
     if type(thing) is MethodType:

@@ -1,8 +1,8 @@
-"""What stands around an optimizer's `step`: in the script's own class.
+"""Wraps `step` in optimizer classes, user-defined ones included.
 
-A class of `__main__` goes to other processes by value (joblib, Ray, Dask, submitit), with all that
-its functions refer to. What ours refer to can be sent, and does nothing where it arrives: not even
-trainprof need be there.
+joblib, Ray, Dask and submitit pickle a class of `__main__` by value, with everything its functions
+refer to. Our wrapper's references can be pickled, and do nothing in the other process, which need
+not have trainprof.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from trainprof.inside.patching.patcher import (
 
 _HOOKED: Final = "hooked"
 _AROUND: Final = "around"
-# Of what is around a step where it has arrived: to ask makes an object, and each is true.
-_ARRIVES_WITH: Final = {"hands_on": object}
+# State of a StepAround unpickled elsewhere: passes_through() creates an object, which is true.
+_PICKLED_STATE: Final = {"passes_through": object}
 Run = Callable[[Wrapped, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class StepAround:
-    """What is done around steps in this process."""
+    """What wrapped steps do in this process."""
 
-    __slots__ = ("hands_on", "hide_frame", "run")
+    __slots__ = ("hide_frame", "passes_through", "run")
 
-    def __init__(self, hands_on: Callable[[], bool], run: Run) -> None:
-        # By attribute: a step that is sent refers to nothing of our modules.
-        self.hands_on, self.run, self.hide_frame = hands_on, run, hide_our_frame
+    def __init__(self, passes_through: Callable[[], bool], run: Run) -> None:
+        # As attributes: a pickled step must not refer to our modules.
+        self.passes_through, self.run, self.hide_frame = passes_through, run, hide_our_frame
 
     def __reduce__(self) -> Any:
-        return SimpleNamespace, (), _ARRIVES_WITH
+        return SimpleNamespace, (), _PICKLED_STATE
 
 
 class StepHook:
-    """A function of ours among those that torch calls before or after each step."""
+    """A step hook of ours that does nothing after being pickled."""
 
     def __init__(self, call: Callable[[Any], None]) -> None:
         self._call = call
@@ -54,10 +54,10 @@ class StepHook:
 
 
 def step_around(hooked: Any, around: StepAround) -> Wrapped:
-    """Returns `hooked`, which is torch's wrapper of a `step`, with that around it."""
+    """Returns a wrapper of `hooked`, torch's wrapper of a `step`."""
 
     def step(*args: Any, **kwargs: Any) -> Any:
-        if around.hands_on():
+        if around.passes_through():
             return hooked(*args, **kwargs)
         try:
             return around.run(hooked, args, kwargs)
@@ -65,39 +65,39 @@ def step_around(hooked: Any, around: StepAround) -> Wrapped:
             around.hide_frame(error)
             raise
 
-    # With torch's names around it, so that nothing of our module's is sent along.
+    # With torch's globals, so that pickling it does not include our module's.
     names = getattr(hooked, "__globals__", {})
     made = FunctionType(uncounted(step).__code__, names, "step", None, step.__closure__)
     let_dynamo_skip(made)
     functools.update_wrapper(made, hooked)
-    # torch.compile takes torch's wrapper off by this attribute, and ours with it.
+    # By this attribute torch.compile removes torch's wrapper, and ours with it.
     made.__wrapped__ = getattr(hooked, "__wrapped__", hooked)  # type: ignore[attr-defined]
     return made
 
 
 def hooked_in(step: Any, around: StepAround) -> Any:
-    """Returns what `step` has `around` around it; None where it has not."""
+    """Returns torch's wrapper in a `step` that `around` wraps, else None."""
     held = _held(step)
     return held[_HOOKED] if held and held[_AROUND] is around else None
 
 
 def hooked_elsewhere(step: Any) -> Any:
-    """Returns what a `step` that came from another process stands around; None of any other."""
+    """Returns torch's wrapper in a `step` unpickled from another process, else None."""
     held = _held(step)
-    if held and type(held[_AROUND]) is SimpleNamespace and vars(held[_AROUND]) == _ARRIVES_WITH:
+    if held and type(held[_AROUND]) is SimpleNamespace and vars(held[_AROUND]) == _PICKLED_STATE:
         return held[_HOOKED]
     return None
 
 
 def _held(step: Any) -> dict[str, Any]:
-    """Returns what a function of ours refers to, by name; {} of others.
+    """Returns the closure of a wrapper of ours by name, {} for other functions.
 
-    Known by those names alone: its code's file may be another where it has arrived.
+    It is recognized by its names: the code's file may differ in another process.
     """
     if type(step) is not FunctionType or step.__code__.co_freevars != (_AROUND, _HOOKED):
         return {}
     around, hooked = step.__closure__ or ()
     try:
         return {_AROUND: around.cell_contents, _HOOKED: hooked.cell_contents}
-    except ValueError:  # somebody else's, not set yet
+    except ValueError:  # not ours, and not set yet
         return {}

@@ -1,4 +1,4 @@
-"""Shows warnings of torch's C code at the script's line, though a wrapper of ours called it."""
+"""Shows warnings of torch's C code at the script's line instead of our wrapper's."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from trainprof.inside.patching.patcher import UNCOUNTED_FILE, Patcher, Wrapped, hide_our_frame
 from trainprof.inside.session import Session
 
-# Where Python keeps, per module, which warnings it has shown.
+# Python's per-module registry of warnings that were shown.
 REGISTRY = "__warningregistry__"
 
 
 class WarningPlaceProbe:
-    """Issues them again there, by the name of the script's module: its filters are asked again."""
+    """Issues such warnings again at the script's line, so that its filters apply."""
 
     name = "warnings"
 
@@ -48,7 +48,7 @@ class WarningPlaceProbe:
 
 
 def _caller_of(wrapper: FrameType) -> FrameType | None:
-    """Returns who called our wrapper, which forgets that it has been warned about."""
+    """Returns our wrapper's caller, and clears the wrapper's registry of shown warnings."""
     caller: FrameType | None = wrapper
     while caller is not None and caller.f_code.co_filename == UNCOUNTED_FILE:
         caller = caller.f_back

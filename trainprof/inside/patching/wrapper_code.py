@@ -1,7 +1,7 @@
-"""Puts the body of torch's function into our wrapper of it, so that a call costs no second frame.
+"""Puts the body of torch's function into our wrapper, so that a call needs no second frame.
 
-The woven function carries the file, the name and the line numbers of torch's: tracebacks, warnings
-and the recursion limit are as without us.
+The woven function has the file, name and line numbers of torch's: tracebacks, warnings and the
+recursion limit are as without us.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ _OURS: Final = "_trainprof_"
 
 
 class NotWoven(Exception):
-    """Source and running code are not as weaving needs them; the wrapper has to do as it is."""
+    """The function cannot be woven; the wrapper is used unchanged."""
 
 
 def weave(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `wrapper` with the body of `original` in the place of each `return original(...)`.
+    """Returns `wrapper` with the body of `original` in place of each `return original(...)`.
 
     Args:
-        wrapper: Has the parameters of `original`, or `*args, **kwargs` that it does nothing but
-            hand on. It names it `original`, and calls it in return statements only. Its `except`
-            clauses hide our frame, and fall away with it.
-        original: A plain function: no closure, decorator or generator. NotWoven is raised if it is
-            not, or its source is not that of the running code.
+        wrapper: Has the parameters of `original`, or `*args, **kwargs` that it only passes on. It
+            calls `original`, by that name, in return statements only. Its `except` clauses, which
+            hide our frame, are dropped.
+        original: A plain function without closure, decorator or yield.
+
+    Raises:
+        NotWoven: If `original` is not plain, or its source is not the running code's.
     """
     if not isinstance(original, FunctionType) or not isinstance(wrapper, FunctionType):
         raise NotWoven("not plain functions")
@@ -56,7 +58,7 @@ def weave(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable
 
 
 class _Weaver(ast.NodeTransformer):
-    """Marks our names, replaces `return original(...)`, and drops our `except` clauses."""
+    """Prefixes our names, replaces `return original(...)`, and drops our `except` clauses."""
 
     def __init__(self, body: list[ast.stmt], parameters: set[str]) -> None:
         self._body = body
@@ -84,9 +86,9 @@ class _Weaver(ast.NodeTransformer):
 
 
 def _definition(function: FunctionType) -> ast.FunctionDef:
-    """Returns the syntax tree of a function, each node at its place in the function's file."""
+    """Returns a function's syntax tree, with line and column numbers of its file."""
     if hasattr(function, "__wrapped__"):
-        raise NotWoven("somebody's wrapper")
+        raise NotWoven("a wrapper of other code")
     try:
         lines, first = inspect.getsourcelines(function.__code__)
         (node,) = ast.parse(textwrap.dedent("".join(lines))).body
@@ -96,7 +98,7 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
         raise NotWoven("not a plain definition")
     indent = len(lines[0]) - len(lines[0].lstrip())
     for part in ast.walk(node):
-        if isinstance(part, (ast.stmt, ast.expr)):  # a traceback's carets tell columns
+        if isinstance(part, (ast.stmt, ast.expr)):  # for the carets in tracebacks
             part.col_offset += indent
             part.end_col_offset = (part.end_col_offset or 0) + indent
     return ast.increment_lineno(node, first - 1)
@@ -111,11 +113,11 @@ def _check_is_running(definition: ast.FunctionDef, function: FunctionType) -> No
     compiled = _compile(plain, function)
     for name in ("co_code", "co_names", "co_varnames"):
         if getattr(compiled, name) != getattr(running, name):
-            raise NotWoven("the source is not what runs")
+            raise NotWoven("the source is not that of the running code")
 
 
 def _bare(arguments: ast.arguments) -> ast.arguments:
-    """Returns the parameters without annotations and defaults, which no call of ours needs."""
+    """Returns the parameters without annotations and defaults."""
     bare = copy.deepcopy(arguments)
     bare.defaults = []
     bare.kw_defaults = [None] * len(bare.kwonlyargs)
@@ -127,7 +129,7 @@ def _bare(arguments: ast.arguments) -> ast.arguments:
 
 
 def _free(woven: ast.FunctionDef) -> list[str]:
-    """Returns those of our names that are not the function's own variables."""
+    """Returns our names that are not local variables of the function."""
     names = [node for node in ast.walk(woven) if isinstance(node, ast.Name)]
     outer = {
         name for node in ast.walk(woven) if isinstance(node, ast.Nonlocal) for name in node.names
@@ -144,10 +146,10 @@ _ANY_ARGUMENTS: Final = ast.dump(
 def _compile(
     definition: ast.FunctionDef, running: FunctionType, free: Sequence[str] = ()
 ) -> CodeType:
-    """Returns the code of `definition`, in the file and by the name of the running one.
+    """Returns the code of `definition` with the file and name of the running code.
 
-    Python compiles a call of a module's function otherwise than that of a method, if it has seen
-    the import.
+    It adds imports of the modules used: with them Python compiles calls of module functions
+    differently from method calls.
     """
     modules = [
         name

@@ -1,8 +1,8 @@
-"""A thread of ours in the script's process: how it starts, what it was kept waiting for."""
+"""A thread of ours in the script's process, and readings of threads' CPU and wait times."""
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # `signal` is not imported ahead of the script
+import _signal  # type: ignore[import-not-found]  # not `signal`: the script imports it first
 import gc
 import os
 import sys
@@ -13,15 +13,15 @@ from typing import Any, Final
 
 _PR_SET_TIMERSLACK: Final = 29
 _FILE_BYTES: Final = 96
-# How long whoever ends a thread waits for it; it needs some 50 us.
+# Longest wait for a thread to end, which takes about 50 us.
 _PATIENCE_S: Final = 0.05
-# Whether a thread of ours, of which one at a time looks, has switched the collector off.
+# Whether a thread of ours (one at a time samples) has switched the collector off.
 _is_off = False
 
 
 def start_thread(run: Callable[..., None], *arguments: Any) -> None:
-    """Runs a function in a thread that `threading` does not know and that takes no signals."""
-    # A signal that the script has blocked, to wait for it, would else be delivered to us.
+    """Runs a function in a thread that is unknown to `threading` and blocks all signals."""
+    # Else it would get signals that the script's threads block in order to wait for them.
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
     try:
         start_new_thread(run, arguments)
@@ -30,15 +30,15 @@ def start_thread(run: Callable[..., None], *arguments: Any) -> None:
 
 
 class OwnThread:
-    """A thread of ours that can be ended and begun again; it does not live while a process forks.
+    """A thread of ours that can be ended and restarted; it is ended before a fork.
 
     Args:
-        run: Called in it with a lock that can be acquired once it is to end.
+        run: Called in the thread with a lock that can be acquired once the thread has to end.
     """
 
     def __init__(self, run: Callable[[Any], None]) -> None:
         self._run = run
-        self._goes_on = False
+        self._restarts = False
         self._stop: Any = None
         self._has_ended: Any = None
 
@@ -59,16 +59,16 @@ class OwnThread:
         stop.release()
         has_ended.acquire(True, _PATIENCE_S)
 
-    def end_to_fork(self) -> None:
-        self._goes_on = self._stop is not None
+    def end_before_fork(self) -> None:
+        self._restarts = self._stop is not None
         self.end()
 
-    def go_on(self) -> None:
-        if self._goes_on:
+    def restart_after_fork(self) -> None:
+        if self._restarts:
             self.begin()
 
     def forget(self) -> None:
-        """In a forked child, which does not have it."""
+        """Resets a forked child, which does not have the thread."""
         self._stop = None
         collect_again()
 
@@ -79,14 +79,14 @@ class OwnThread:
             has_ended.release()
 
 
-def why_not_here() -> str | None:
-    """Returns why no stacks are sampled in this process, None if they are."""
+def why_unsupported() -> str | None:
+    """Returns why stacks can't be sampled in this process, None if they can."""
     if sys.implementation.name != "cpython":
-        return f"not on {sys.implementation.name}"
+        return f"stack sampling does not support {sys.implementation.name}"
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        return "not without the GIL"
+        return "stack sampling needs the GIL"
     if not hasattr(_signal, "pthread_sigmask"):
-        return f"not on {sys.platform}"
+        return f"stack sampling does not support {sys.platform}"
     return None
 
 
@@ -94,8 +94,8 @@ def why_not_here() -> str | None:
 def no_collections() -> Iterator[None]:
     """Keeps the garbage collector from running the script's finalizers on this thread.
 
-    Only for what takes less than a switch interval and lets go of the GIL nowhere: the script would
-    see it, and what it asks of the collector then would be undone.
+    Only for code that takes less than a switch interval and never releases the GIL: else the
+    script would see the collector off, and changes that it makes would be undone.
     """
     global _is_off
     _is_off = gc.isenabled()
@@ -109,15 +109,15 @@ def no_collections() -> Iterator[None]:
 
 
 def collect_again() -> None:
-    """Undoes `no_collections` in a forked child, which has no such thread to do it."""
+    """Undoes `no_collections` in a child forked within it."""
     global _is_off
     if _is_off:
         gc.enable()
     _is_off = False
 
 
-def times_waited() -> Callable[[], int]:
-    """Returns what counts how often its caller's thread had to wait; ImportError without count."""
+def voluntary_switches() -> Callable[[], int]:
+    """Returns a function for its thread's voluntary context switches; ImportError without."""
     from trainprof.inside.process.usage import RUSAGE_THREAD, getrusage
 
     if RUSAGE_THREAD is None:
@@ -126,7 +126,7 @@ def times_waited() -> Callable[[], int]:
 
 
 def core_times(thread: int | None = None) -> Callable[[], tuple[int, int] | None]:
-    """Returns what reads how long a thread, or this one, was on a core and waited for one, ns."""
+    """Returns a function for a thread's (CPU time, run delay) in ns; default: this thread."""
     read = _reader(f"/proc/self/task/{thread or get_native_id()}/schedstat")
 
     def read_times() -> tuple[int, int] | None:
@@ -136,15 +136,15 @@ def core_times(thread: int | None = None) -> Callable[[], tuple[int, int] | None
     return read_times
 
 
-def has_a_core(thread: int) -> Callable[[], bool]:
-    """Returns what asks whether a thread runs at this moment, or would if it had a core."""
+def is_runnable(thread: int) -> Callable[[], bool]:
+    """Returns a function that tests whether a thread is running or waiting for a core."""
     read = _reader(f"/proc/self/task/{thread}/stat")
-    # The state stands behind the name in brackets, which may have brackets of its own.
+    # The state follows the name in parentheses, which may contain parentheses.
     return lambda: read().rpartition(b") ")[2].startswith(b"R")
 
 
 def _reader(path: str) -> Callable[[], bytes]:
-    """Returns what reads how a file begins, b"" where it cannot; it does not let go of the GIL."""
+    """Returns a function for a file's first bytes, b"" on failure, which keeps the GIL."""
     name = path.encode()
     try:
         import ctypes

@@ -1,7 +1,7 @@
-"""What the kernel says of this process: its usage, and the cores that it may be on.
+"""This process's resource usage and the cores it may use.
 
-By Python's own `resource`: `import torch` does not import it, and where a script's folder has a
-`resource.py`, that would be run in its place, and stand in the script's own way.
+It loads Python's `resource` by path: torch does not import it, so a `resource.py` in the script's
+folder would be imported instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAME: Final = "resource"
 
 
 def _own() -> ModuleType:
-    """Returns Python's module, which is registered nowhere; ImportError if there is none."""
+    """Returns Python's module without adding it to sys.modules; ImportError without one."""
     spec = importlib.machinery.BuiltinImporter.find_spec(_NAME)
     if spec is None:
         places = [os.path.join(place, "lib-dynload") for place in standard_library()]
@@ -33,20 +33,19 @@ def _own() -> ModuleType:
 _resource = _own()
 getrusage = _resource.getrusage
 RUSAGE_SELF: Final[int] = _resource.RUSAGE_SELF
-# Linux's alone.
+# Linux only.
 RUSAGE_THREAD: Final[int | None] = getattr(_resource, "RUSAGE_THREAD", None)
 
 
-# With these OpenMP binds each of its threads to cores of its own, the one that asks as well: what
-# that may be on says nothing of the others.
+# With these OpenMP binds each thread, the calling one too, to different cores.
 _BIND_THREADS: Final = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 _OFF: Final = frozenset(("", "false", "none", "disabled"))
 
 
 def own_cores() -> str | None:
-    """Returns the processors that the calling thread may be on, such as 0-3,8.
+    """Returns the logical CPUs that the calling thread may use, such as 0-3,8.
 
-    None where the system does not say, or where other threads may be on others.
+    None if unknown, or if other threads may use different ones.
     """
     if not hasattr(os, "sched_getaffinity"):
         return None
@@ -56,7 +55,7 @@ def own_cores() -> str | None:
 
 
 def as_ranges(numbers: list[int]) -> str:
-    """Returns sorted numbers as the kernel writes them: 0-3,8."""
+    """Returns sorted numbers in the kernel's format: 0-3,8."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:

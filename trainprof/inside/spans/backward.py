@@ -1,4 +1,4 @@
-"""Records each run of the autograd engine: backward, autograd.grad, and what they nest."""
+"""Records each run of the autograd engine: backward, autograd.grad, nested ones included."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainprof.record.schema import Kind
 
 
 class BackwardProbe:
-    """Hooks the engine's one Python door; dynamo relies on the identity of `autograd.grad`."""
+    """Hooks the engine's only Python entry; dynamo relies on the identity of `autograd.grad`."""
 
     name = "backward"
 

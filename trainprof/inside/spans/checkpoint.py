@@ -1,4 +1,4 @@
-"""Records `torch.save` and `torch.load`, and what libraries write checkpoints with."""
+"""Records `torch.save`, `torch.load`, and checkpoints that libraries write."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trainprof.inside.patching.patcher import Arguments, Patcher, Wrapped, recor
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, Writer
 
-# Whose path is asked for without a call of the script's.
+# Path types that run no user code.
 _PATHS: Final = (str, PosixPath, WindowsPath)
-# By the module that has it: a function, or a method. A library's whole checkpoint is more than its
-# files: states are gathered, ranks meet. Of functions that scripts import by name, what they call
-# is wrapped.
+# A function or method by module. A library's checkpoint takes longer than its files: it gathers
+# states and synchronizes ranks. If scripts import a function by name, a function that it calls is
+# wrapped instead.
 _OF_LIBRARIES: Final = {
     "safetensors.torch": ("serialize_file", Writer.SAFETENSORS),
     "transformers.trainer": ("Trainer._save_checkpoint", Writer.TRANSFORMERS),
@@ -28,14 +28,14 @@ _OF_LIBRARIES: Final = {
     "accelerate.accelerator": ("Accelerator.save_state", Writer.ACCELERATE),
     "torch.distributed.checkpoint.state_dict_saver": ("_save_state_dict", Writer.DISTRIBUTED),
 }
-# What else stands there is the script's: a mock, a partial, which a function cannot stand around.
+# Other objects there (a mock, a partial) are the script's and are not wrapped.
 _WRAPPED_TYPES: Final = (FunctionType, BuiltinFunctionType)
 
 
 class CheckpointProbe:
-    """Wraps torch's both under both their names, and those of libraries as they are met.
+    """Wraps torch's functions, and those of libraries once they are imported.
 
-    A library is looked for at the first step of an optimizer, and after each checkpoint.
+    It checks for libraries at an optimizer's first step and after each checkpoint.
     """
 
     name = "checkpoint"
@@ -45,7 +45,7 @@ class CheckpointProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._patcher, self._session = patcher, session
-        self._meets = patcher.guarded(self._meet_libraries)
+        self._meets = patcher.guarded(self._wrap_libraries)
         session.on_first_step.subscribe(self._meets)
         for name, kind in (("save", Kind.CHECKPOINT_SAVE), ("load", Kind.CHECKPOINT_LOAD)):
             make = self._maker(kind, Writer.TORCH)
@@ -70,9 +70,9 @@ class CheckpointProbe:
         self._session.emit(int(kind), start, end, site, size, int(writer))
         self._meets()
 
-    def _meet_libraries(self, _: Any = None) -> None:
+    def _wrap_libraries(self, _: Any = None) -> None:
         """Wraps the writers of libraries that the script has imported by now."""
-        for name in tuple(self._awaited):  # other threads save, too
+        for name in tuple(self._awaited):  # other threads may save concurrently
             module = sys.modules.get(name)
             if module is None or _is_being_imported(module):
                 continue
@@ -87,22 +87,22 @@ class CheckpointProbe:
             owner = getattr(owner, "__dict__", {}).get(cls)
         writes = getattr(owner, "__dict__", {}).get(name)
         if writes is None:
-            missing = f"{module.__name__} has no {function}: its checkpoints are not seen"
+            missing = f"{module.__name__} has no {function}: its checkpoints are not recorded"
             self._session.unavailable(self.name, missing)
         elif type(writes) in _WRAPPED_TYPES:
             self._patcher.around_if_there(self._maker(Kind.CHECKPOINT_SAVE, writer), (owner, name))
 
 
 def _is_being_imported(module: Any) -> bool:
-    """Whether another thread is at it; a script may have put there what is no module."""
+    """Returns whether another thread is importing it; a script may put any object there."""
     spec = getattr(module, "__dict__", {}).get("__spec__")
     return type(spec) is ModuleSpec and bool(getattr(spec, "_initializing", False))
 
 
 def _written(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Returns how large the file is that a save wrote; 0 where its path is not known."""
+    """Returns the size of the saved file in bytes, 0 if its path is unknown."""
     file: Any = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
-    if type(file) not in _PATHS:  # one of the script's own would notice
+    if type(file) not in _PATHS:  # os.stat would run the user's __fspath__
         return 0
     try:
         return os.stat(file).st_size

@@ -1,6 +1,6 @@
-"""Records calls of torch.distributed: joining a process group, and waiting for other ranks.
+"""Records calls of torch.distributed: joining a process group, and collectives.
 
-DistributedDataParallel averages gradients in native code: that is the backward's.
+DistributedDataParallel all-reduces gradients in native code, as a part of backward.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WAIT = "wait"
 
 
 class CollectiveProbe:
-    """Wraps the functions under both their names, and the waiting for those begun beforehand."""
+    """Wraps the collectives under both their names, and `wait` for asynchronous ones."""
 
     name = "collective"
 
@@ -52,9 +52,9 @@ class CollectiveProbe:
 
 
 class ProcessGroupProbe:
-    """Notes which rank this process is, once it has joined a group: ranks end together.
+    """Records this process's rank once it joins a group; limits end all ranks together.
 
-    torchrun puts it into the environment as well; `torch.multiprocessing.spawn` does not.
+    torchrun also sets it in the environment, `torch.multiprocessing.spawn` does not.
     """
 
     name = "process_group"
@@ -66,14 +66,14 @@ class ProcessGroupProbe:
         members = distributed.distributed_c10d
 
         def note() -> None:
-            if not members.is_initialized():  # it could not join
+            if not members.is_initialized():  # joining failed
                 return
             rank, world_size = members.get_rank(), members.get_world_size()
             group = {"rank": rank, "world_size": world_size, "backend": members.get_backend()}
             session.log.note(Topic.ENVIRONMENT, group)
             session.limit.join(world_size)
 
-        # The name that device meshes use was bound when they were imported, with torch.
+        # Device meshes import the function by name, with torch.
         meshes = sys.modules.get("torch.distributed.device_mesh")
         patcher.around(
             called_around(after=patcher.guarded(note)),

@@ -1,4 +1,4 @@
-"""Records what torch.compile spends on compiling, by the line that made it."""
+"""Records the time torch.compile spends compiling, by the line that triggered it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from trainprof.inside.session import Session
 from trainprof.record.schema import CompileFlag, Kind
 
 _CALLBACKS: Final = "torch._dynamo.callback"
-# "3/1": of the fourth piece of code, the second time.
+# "3/1": the second compilation of the fourth frame.
 _FRAME_ID: Final = re.compile(r"(?:!\d+/)?\d+/(\d+)")
-# Guards that failed, as torch._dynamo words them, of the version that it used last.
+# Failed guards, in torch._dynamo's words.
 _REASONS: Final = (
     (CompileFlag.OTHER_MODE, re.compile(r"GLOBAL_STATE|\.training\b|requires_grad")),
     (CompileFlag.OTHER_SHAPE, re.compile(r"(?:size|stride|rank) mismatch|\.size\(|\.shape\b")),
@@ -24,7 +24,7 @@ _MOST_TIMES: Final = 1 << 31
 
 
 class CompilationProbe:
-    """Listens to torch's compiler, which is there once `torch.compile` has been called."""
+    """Registers callbacks with dynamo, which is loaded by the first `torch.compile`."""
 
     name = "compilation"
 
@@ -37,7 +37,7 @@ class CompilationProbe:
 
         def listen() -> None:
             handler = _handler()
-            # torch._dynamo.reset() forgets everybody who listens.
+            # torch._dynamo.reset() drops all callbacks.
             if handler is not None and begin not in handler.start_callbacks:
                 handler.start_callbacks.append(begin)
                 handler.end_callbacks.append(end)
@@ -65,17 +65,17 @@ class CompilationProbe:
 
 
 def _what(arguments: Any) -> tuple[int, int]:
-    """Returns how often this code had been compiled before, and flags, by torch's CallbackArgs."""
+    """Returns the number of earlier compilations of this code, and flags, from CallbackArgs."""
     frame_id = _FRAME_ID.match(str(getattr(arguments, "compile_id", "")))
     trigger = getattr(getattr(arguments, "callback_trigger", None), "name", "")
     flags = CompileFlag.LATER_PART if trigger not in ("", "DYNAMO") else 0
     if frame_id is None:
         return 0, int(flags)
-    return min(int(frame_id[1]), _MOST_TIMES), int(flags | _reason() | CompileFlag.TOLD)
+    return min(int(frame_id[1]), _MOST_TIMES), int(flags | _reason() | CompileFlag.COUNT_KNOWN)
 
 
 def _reason() -> int:
-    """Returns the flags of why torch compiles another version; 0 where it doesn't say."""
+    """Returns the flag of torch's reason for a recompilation, 0 if unknown."""
     utils = sys.modules.get("torch._dynamo.utils")
     context = getattr(utils, "get_metrics_context", lambda: None)()
     reason = str(getattr(context, "_metrics", {}).get("recompile_reason"))

@@ -1,4 +1,4 @@
-"""`--cuda-sync`: phases begin and end when the device has done all it was given."""
+"""`--cuda-sync`: waits for the device at the begin and end of each phase."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trainprof.inside.patching.patcher import Patcher, let_dynamo_skip
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, Topic
 
-# What was waited is recorded so often: it is the sum so far that counts.
+# Interval between records of the total time waited.
 _RECORDED_EVERY_NS: Final = 50_000_000
 
 
 class SynchronizeProbe:
-    """Makes the clock of phases wait for the device; to be attached before those who read it."""
+    """Makes the phase clock wait for the device; attach it before probes that read the clock."""
 
     name = "cuda_sync"
 
@@ -46,7 +46,7 @@ class SynchronizeProbe:
                 if not accelerator.synchronize():
                     return start
             except RuntimeError:
-                # What the script's own work came to on the device; its next call hears of it too.
+                # An error of the script's kernels; its next call raises it too.
                 return now()
             except Exception as error:
                 patcher.fail(error)

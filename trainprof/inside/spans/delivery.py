@@ -1,4 +1,4 @@
-"""Records how batches come from workers: time blocked, time receiving, and which workers serve."""
+"""Records batches from workers: time blocked, time receiving, workers started and lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PIDS: Final = re.compile(r"\d+")
 
 
 class DeliveryProbe:
-    """Hooks the iterators that have workers, inside their `next`."""
+    """Hooks the `next` of iterators with workers."""
 
     name = "delivery"
 
@@ -63,7 +63,7 @@ class DeliveryProbe:
         patcher.around_if_there(check, (signals, "_error_if_any_worker_fails"))
 
     def _created(self, start: int, end: int, _: FrameType | None, given: Arguments) -> None:
-        """Notes the workers; from now on it is measured how long their queue is empty."""
+        """Records the workers, and begins to measure how long their queue is empty."""
         iterator: Any = given[0][0]
         loader = self._loader.number_of(iterator)
         for number, worker in enumerate(getattr(iterator, "_workers", ())):
@@ -92,7 +92,7 @@ class DeliveryProbe:
             finally:
                 parts.blocked_ns += now() - start
 
-        # On the instance, and only now: workers started by spawn got the queue without it.
+        # After the workers started: spawned ones get a pickled copy of the queue.
         queue._poll = _poll
 
     def _make_next(self, find_lost: Callable[..., None], original: Wrapped) -> Wrapped:
@@ -100,7 +100,7 @@ class DeliveryProbe:
         parts_of = self._parts
 
         def _next_data(self: Any) -> Any:
-            parts = parts_of.get(id(self), _NOBODY)
+            parts = parts_of.get(id(self), _UNKNOWN)
             parts.blocked_ns = parts.getting_ns = parts.cpu_ns = 0
             start = now()
             try:
@@ -110,12 +110,12 @@ class DeliveryProbe:
                     find_lost(self, error)
                 hide_our_frame(error)
                 raise
-            if parts is not _NOBODY:
+            if parts is not _UNKNOWN:
                 blocked = parts.getting_ns if parts.is_pinned else parts.blocked_ns
                 receiving = max(parts.getting_ns - blocked, 0)
                 cpu_us = min(parts.cpu_ns // 1000, _MOST_CPU_US)
                 value = min(receiving, _LONGEST_NS) | cpu_us << RECEIVE_CPU_SHIFT
-                flags = 0 if parts.is_pinned else _CPU_TOLD
+                flags = 0 if parts.is_pinned else _CPU_KNOWN
                 emit(_NEXT_PARTS, start, start + blocked, parts.loader, value, flags)
             return batch
 
@@ -132,14 +132,14 @@ class DeliveryProbe:
                 hide_our_frame(error)
                 raise
             finally:
-                parts = parts_of.get(id(self), _NOBODY)
+                parts = parts_of.get(id(self), _UNKNOWN)
                 parts.getting_ns += now() - start
                 parts.cpu_ns += thread_time_ns() - cpu
 
         return _try_get_data
 
     def _make_check(self, find_lost: Callable[..., None], original: Wrapped) -> Wrapped:
-        """torch's handler of SIGCHLD calls this, wherever the script is."""
+        """Wraps the function that torch's SIGCHLD handler calls, anywhere in the script."""
 
         def _error_if_any_worker_fails(*args: Any, **kwargs: Any) -> Any:
             try:
@@ -158,7 +158,7 @@ class DeliveryProbe:
                 self._find_lost(iterator, error)
 
     def _find_lost(self, iterator: Any, error: BaseException) -> None:
-        """Notes workers that have died; of those with status 0 those that torch's error names."""
+        """Records workers that died; with exit status 0 only those named in torch's error."""
         at, loader = self._session.now(), self._loader.number_of(iterator)
         message = error.args[0] if type(error) is RuntimeError and error.args else ""
         named = _PIDS.findall(message) if type(message) is str else []
@@ -173,11 +173,11 @@ class DeliveryProbe:
 
 
 class _Parts:
-    """What the present `next` of an iterator has spent so far.
+    """Time spent so far in an iterator's current `next`.
 
     Attributes:
-        is_pinned: A thread receives and pins; `next` only waits for it.
-        getting_ns: In asking for data; of it `blocked_ns` with an empty queue, `cpu_ns` on a CPU.
+        is_pinned: A thread receives and pins batches; `next` only waits for it.
+        getting_ns: Getting data; of it `blocked_ns` with an empty queue, `cpu_ns` on a CPU.
     """
 
     __slots__ = ("blocked_ns", "cpu_ns", "getting_ns", "is_pinned", "iterator", "loader")
@@ -189,7 +189,7 @@ class _Parts:
 
 
 def _exit_code(worker: Any) -> int | None:
-    """Returns with what a worker ended, and leaves that to torch; -n for signal n, None alive."""
+    """Returns a worker's exit code (-n for signal n, None alive) without reaping it."""
     if worker.pid is None:
         return None
     if hasattr(os, "waitid"):
@@ -198,14 +198,14 @@ def _exit_code(worker: Any) -> int | None:
             if status is None:
                 return None
             return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
-    code: int | None = worker.exitcode  # waited for already, or a child of the fork server
+    code: int | None = worker.exitcode  # reaped already, or a child of the fork server
     return code
 
 
-# Takes what belongs to iterators made before us.
-_NOBODY: Final = _Parts(lambda: None, 0, is_pinned=False)
+# For iterators created before the probe.
+_UNKNOWN: Final = _Parts(lambda: None, 0, is_pinned=False)
 _NEXT_PARTS, _PIN = int(Kind.NEXT_PARTS), int(Kind.PIN)
-_CPU_TOLD: Final = int(NextPartsFlag.CPU_TOLD)
+_CPU_KNOWN: Final = int(NextPartsFlag.CPU_KNOWN)
 _LONGEST_NS: Final = (1 << RECEIVE_CPU_SHIFT) - 1
 _MOST_CPU_US: Final = (1 << 63 - RECEIVE_CPU_SHIFT) - 1
 _WORKER, _WORKER_LOST = int(Kind.WORKER), int(Kind.WORKER_LOST)

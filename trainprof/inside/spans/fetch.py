@@ -1,4 +1,4 @@
-"""Records the making of each batch, `dataset[i]` and collate, in the process that does it."""
+"""Records each fetch (`dataset[i]` and collate) in the process that prepares the batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainprof.inside.loading.worker_notes import (
     COMPARED,
     StreamSamples,
     WorkerThreads,
-    notes_who_asks,
+    records_callers,
 )
 from trainprof.inside.patching.patcher import (
     HookPointMissing,
@@ -37,7 +37,7 @@ from trainprof.record.schema import COLLATE_SHIFT, Kind, SlowSampleFlag, Topic
 
 
 class FetchProbe:
-    """Hooks the fetchers, which serve the main process and every worker alike."""
+    """Hooks the fetchers, which run in the main process or in workers."""
 
     name = "fetch"
 
@@ -48,7 +48,7 @@ class FetchProbe:
         module = loaded("torch.utils.data._utils.fetch")
         worker = sys.modules.get("torch.utils.data._utils.worker")
         if not hasattr(worker, "_worker_info"):
-            raise HookPointMissing("torch.utils.data._utils.worker does not tell the worker")
+            raise HookPointMissing("torch.utils.data._utils.worker has no _worker_info")
         self._session, self._worker, self._torch = session, cast(Any, worker), torch
         self._scale = BatchScale(torch)
         self._threads = WorkerThreads(torch, session)
@@ -58,7 +58,7 @@ class FetchProbe:
         self._slow = SlowSamples(session.emit, session.now, kept)
         asked = (worker, torch.utils.data, torch.utils.data.dataloader)
         places = ((owner, "get_worker_info") for owner in asked)
-        patcher.around_if_there(notes_who_asks(patcher, session), *places)
+        patcher.around_if_there(records_callers(patcher, session), *places)
         for fetcher in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
             cls = getattr(module, fetcher, None)
             if cls is None:
@@ -69,16 +69,15 @@ class FetchProbe:
     def _make_fetch(self, patcher: Patcher, takes_indices: bool, original: Wrapped) -> Wrapped:
         emit, now = self._session.emit, self._session.now
         meter, slow = self._meter, self._slow
-        begin_with, begin_usage = partial(self._begin_with, patcher, takes_indices), meter.begin
-        look_back = patcher.guarded(self._look_back)
+        prepare, begin_usage = partial(self._prepare, patcher, takes_indices), meter.begin
+        record_details = patcher.guarded(self._record_details)
 
         def fetch(self: Any, possibly_batched_index: Any) -> Any:
             asked = possibly_batched_index
-            kept: _Fetcher = getattr(self, "_trainprof", None) or begin_with(self)
+            kept: _Fetcher = getattr(self, "_trainprof", None) or prepare(self)
             kept.collate_began_ns = 0
             count = len(asked) if type(asked) is list else 1
-            # Of very many fast fetches most are this alone: what else is asked for has been driven
-            # out of the caches by torch.
+            # The path of most fast fetches: torch has evicted everything else from the CPU caches.
             if meter.to_pass > 0 and not kept.is_stamped:
                 meter.to_pass -= 1
                 start = now()
@@ -121,12 +120,12 @@ class FetchProbe:
                 are_worth_it = slow.are_worth_stamps(end - start - collated, count)
                 kept.is_stamped = kept.may_be_stamped and are_worth_it
                 if usage is not None or stamped is not None:
-                    look_back(usage, start, end, batch, stamped, end - collated, kept.loader)
+                    record_details(usage, start, end, batch, stamped, end - collated, kept.loader)
 
         return fetch
 
-    def _begin_with(self, patcher: Patcher, takes_indices: bool, fetcher: Any) -> _Fetcher:
-        """Called at the first fetch of each fetcher."""
+    def _prepare(self, patcher: Patcher, takes_indices: bool, fetcher: Any) -> _Fetcher:
+        """Prepares a fetcher at its first fetch."""
         session, now = self._session, self._session.now
         session.on_thread()
         info = self._worker._worker_info
@@ -154,7 +153,7 @@ class FetchProbe:
             return _Fetcher(worker=number & 255, loader=creating)
         return kept
 
-    def _look_back(
+    def _record_details(
         self,
         usage: Begun | None,
         start: int,
@@ -164,7 +163,7 @@ class FetchProbe:
         samples_end: int,
         loader: int,
     ) -> None:
-        """Records what a fetch took of the machine, and its slow samples, whose last ended then."""
+        """Records a fetch's resource usage, and its slow samples, which ended at `samples_end`."""
         if usage is not None:
             self._meter.end(usage, start, end - start)
             if self._worker._worker_info is not None:
@@ -179,10 +178,10 @@ class FetchProbe:
 
 @dataclass(slots=True)
 class _Fetcher:
-    """What is kept of a fetcher, on it: it is torch's own object."""
+    """Our state of a fetcher, stored on torch's object."""
 
     worker: int  # 0 in the process that trains, 1 in the first worker
-    loader: int  # the id of the one that a worker works for, else 0
+    loader: int  # id of a worker's loader, else 0
     may_be_stamped: bool = False
     is_stamped: bool = False
     collate_began_ns: int = 0  # in this fetch
@@ -191,7 +190,7 @@ class _Fetcher:
 def _timed(
     collate: Wrapped, kept: _Fetcher, now: Callable[[], int], first: Callable[[Any], None] | None
 ) -> Wrapped:
-    """Returns `collate` with a note of when it begins; `first` gets the first batches' samples."""
+    """Returns `collate` that notes when it begins; `first` gets the first batches' samples."""
     left = 0 if first is None else COMPARED
 
     def timed(samples: Any) -> Any:
@@ -217,10 +216,10 @@ _MAX_INDEX: Final = (1 << 63) - 1
 
 
 class StampedIndices(list[Any]):
-    """A batch's indices, noting when each is asked for: that is when the sample before is done.
+    """A batch's indices that note when each is read: then the sample before is finished.
 
-    torch runs `[dataset[i] for i in indices]`. No Python code of ours runs between two samples: a
-    debugger would stop in it. The clock is set from outside, in a third of an `__init__`'s time.
+    torch runs `[dataset[i] for i in indices]`. Between two samples only C code of ours runs, for a
+    debugger would stop in Python code. `clock` is set after creation: faster than an `__init__`.
     """
 
     __slots__ = ("_asked", "clock")
@@ -231,18 +230,18 @@ class StampedIndices(list[Any]):
     def __iter__(self) -> Iterator[Any]:
         asked: list[float] = []
         self._asked = asked
-        # An append returns None, and so each stamp that was kept is handed on, which is never 0.
+        # append() returns None, so filterfalse passes each stamp on; stamps are never 0.
         asking = filterfalse(asked.append, starmap(self.clock, repeat(())))
         return compress(list.__iter__(self), asking)
 
     def stamps(self, end: float) -> list[float]:
-        """Returns when each was asked for, of those that were before `end`, by the clock."""
+        """Returns when each index was read, up to `end`, in units of the clock."""
         asked: list[float] = getattr(self, "_asked", [])
         return asked[: bisect_right(asked, end)]
 
 
 class SlowSamples:
-    """Records each sample that is among the slowest so far of this process."""
+    """Records each sample that is among this process's slowest so far."""
 
     __slots__ = ("_clock", "_emit", "_kept", "_samples", "_slowest", "_took_ns", "_unit_ns")
 
@@ -261,13 +260,13 @@ class SlowSamples:
         return stamped
 
     def are_worth_stamps(self, ns: int = 0, samples: int = 0) -> bool:
-        """Adds what a fetch took without collating; False where a sample takes too little."""
+        """Adds a fetch's time without collate; returns whether samples are slow enough for stamps."""
         self._took_ns += ns
         self._samples += samples
         return self._kept > 0 and self._took_ns >= self._samples * SHORT_SAMPLE_NS
 
     def record(self, indices: StampedIndices, end: int, site: int) -> None:
-        """Records those of a batch whose last sample was done at `end`; `site` is its loader's."""
+        """Records a batch's slow samples; the last sample ended at `end`, `site` is its loader's id."""
         last = end / self._unit_ns
         stamps, slowest = indices.stamps(last), self._slowest
         if not stamps:
@@ -292,20 +291,20 @@ class SlowSamples:
 
 
 def asks_one_by_one(dataset: Any, torch: ModuleType) -> bool:
-    """Whether torch asks this dataset for each sample of a batch by itself.
+    """Returns whether torch reads each sample of a batch by `dataset[i]`.
 
-    One with `__getitems__` takes the list of indices as a whole, and must get the script's own.
+    A `__getitems__` gets the whole list of indices, which must be the original one.
     """
-    # torch's Subset goes through the list of indices in the same way, if what it is of does.
+    # Subset.__getitems__ iterates over the indices too, unless its dataset has __getitems__.
     if type(dataset) is getattr(getattr(torch.utils, "data", None), "Subset", None):
         dataset = getattr(dataset, "dataset", None)
-    return inspect.getattr_static(dataset, "__getitems__", _ABSENT) is _ABSENT and not _may_make_up(
-        type(dataset)
-    )
+    return inspect.getattr_static(
+        dataset, "__getitems__", _ABSENT
+    ) is _ABSENT and not _has_dynamic_attributes(type(dataset))
 
 
-def _may_make_up(kind: type) -> bool:
-    """Whether instances may answer to names that are not to be found in them."""
+def _has_dynamic_attributes(kind: type) -> bool:
+    """Returns whether instances may have attributes that are not stored."""
     ask = inspect.getattr_static(kind, "__getattribute__")
     is_plain = type(ask) is WrapperDescriptorType and ask.__objclass__.__module__ == "builtins"
     return not is_plain or inspect.getattr_static(kind, "__getattr__", _ABSENT) is not _ABSENT

@@ -1,4 +1,4 @@
-"""What a fetch takes of the machine, by the kernel's counters: CPU, waiting for a core, reading."""
+"""Measures a fetch's resources by the kernel's counters: CPU, run delay, reading."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any, Final
 from trainprof.inside.patching.function_modes import FunctionModes
 from trainprof.inside.process.usage import RUSAGE_SELF, getrusage
 from trainprof.record.files import contents_of
-from trainprof.record.schema import FAULTS_SHIFT, NOT_TOLD, Kind
+from trainprof.record.schema import FAULTS_SHIFT, NOT_REPORTED, Kind
 
-# Measuring takes some 10 us, and 50 more of the steps that follow, whose code it has driven out of
-# the caches. So of fetches that follow a short one, one of so many is measured,
+# Measuring takes 10 us, and 50 us more in the following code, which it evicts from the CPU caches.
+# So after a short fetch one in ONE_OF_SHORT is measured,
 SHORT_NS: Final = 1_000_000
 ONE_OF_SHORT: Final = 16
-# and fewer still after so many short ones in a row.
-ONE_OF_QUICK: Final = 128
-QUICK_AFTER: Final = 512
+# and after this number of short ones in a row still fewer.
+ONE_OF_MANY: Final = 128
+MANY_AFTER: Final = 512
 LONG_NS: Final = 10_000_000
 ONE_OF_MIDDLING: Final = 8
-# Of long ones the first are measured all, for a run may have no more.
+# The first long ones are all measured, as a run may have no more.
 FIRST_LONG: Final = 64
 ONE_OF_LONG: Final = 4
 _TURN: Final = 1 << 32
@@ -34,37 +34,37 @@ NO_DELAY: Final = -1
 _RUN_DELAY_FILE: Final = "/proc/thread-self/schedstat"
 _THREAD_STAT_FILE: Final = "/proc/thread-self/stat"
 _DELAY_ACCOUNTING_FILE: Final = "/proc/sys/kernel/task_delayacct"
-# Its place behind the name in parentheses in /proc/<pid>/stat: ticks waited for block devices.
+# Index after the name in /proc/<pid>/stat: ticks waited for block devices.
 _BLOCK_TICKS: Final = 39
 _MAX_STAT_BYTES: Final = 4096
-_MAX_RUN_DELAY_BYTES: Final = 128  # three numbers; making room takes a fifth of reading them
-# Each thread that fetches keeps a file open; of more than these the run delay is not known.
+_MAX_RUN_DELAY_BYTES: Final = 128  # three numbers; a larger buffer is slower
+# Each fetching thread keeps a file open; more threads have no run delay.
 _MAX_FILES: Final = 64
-# A thread's CPU time in schedstat is as of the last tick. A file of the script's that has taken the
-# number of ours says something else.
+# Schedstat's CPU time is that of the last tick. A larger difference means that the script closed
+# our descriptor and opened another file under its number.
 _MAX_LAG_NS: Final = 1_000_000_000
 _READ_BLOCK_BYTES: Final = 512  # of ru_inblock
 _MAX_READ: Final = (1 << FAULTS_SHIFT) - 1
 _MAX_FAULTS: Final = (1 << (63 - FAULTS_SHIFT)) - 1
-# The size of the first batches is read, and then of one in so many.
-FIRST_LOOKED_AT: Final = 16
+# The first batches are measured, then one in ONE_OF_BATCHES.
+FIRST_MEASURED: Final = 16
 ONE_OF_BATCHES: Final = 8
-# Of a tensor it takes 0.2 us: of so many a batch on average, and of no more than these.
+# Tensors measured per batch, at 0.2 us each: on average, and at most.
 _PARTS_A_BATCH: Final = 4
 _MAX_PARTS: Final = 4096
 
 
-# CPU ns of the thread, CPU seconds, blocks read and major faults of the process, run delay ns of
-# the thread or NO_DELAY, us that the cgroup was stopped.
+# The thread's CPU ns; the process's CPU s, blocks read and major faults; the thread's run delay in
+# ns or NO_DELAY; us for which the cgroup was throttled.
 Counters = tuple[int, float, int, int, int, int]
-# Before a fetch: how many fetches it stands for, and the counters.
+# Before a fetch: the number of fetches it stands for, and the counters.
 Begun = tuple[int, Counters]
 
 
 class _Spread:
-    """Picks one of so many: where multiples of the golden ratio fall into the first part of a turn.
+    """Picks one in n, evenly spread over any period of the fetches (every n-th would not be).
 
-    They are spread evenly over any period that fetches themselves may have, as every 16th is not.
+    It picks where multiples of the golden ratio fall into the first n-th of the unit interval.
     """
 
     __slots__ = ("_place",)
@@ -77,7 +77,7 @@ class _Spread:
         return self._place * one_of < _TURN
 
     def pass_over(self, one_of: int) -> int:
-        """Goes on to just before the next that it picks; returns how many come first."""
+        """Skips to just before the next pick; returns the number skipped."""
         passed = 0
         while not self.picks_next(one_of):
             passed += 1
@@ -86,28 +86,29 @@ class _Spread:
 
 
 class UsageMeter:
-    """Measures fetches of this process, on any thread, and records what it finds.
+    """Measures and records fetches of this process, on any thread.
 
-    `throttle_file` is cpu.stat of the cgroup whose quota binds us, or None.
+    Args:
+        throttle_file: cpu.stat of the cgroup with the smallest quota, or None.
 
     Attributes:
-        to_pass: How many of the next fetches are not to be measured; the caller counts them down.
+        to_pass: Number of next fetches that are not measured; the caller counts it down.
     """
 
     __slots__ = (
         *("_emit", "_files", "_last_wall_ns", "_long_spread", "_longs", "_passed_later"),
-        *("_short_spread", "_shorts", "_tells_reading", "_throttle", "_waited_ns", "to_pass"),
+        *("_short_spread", "_shorts", "_reports_reading", "_throttle", "_waited_ns", "to_pass"),
     )
 
     def __init__(self, emit: Callable[..., None], throttle_file: str | None) -> None:
         self._emit = emit
         self._throttle = None if throttle_file is None else _KeptFile(throttle_file)
-        self._tells_reading = _read(_DELAY_ACCOUNTING_FILE).strip() == b"1"
-        self._start_over()
-        os.register_at_fork(after_in_child=self._start_over)
+        self._reports_reading = _read(_DELAY_ACCOUNTING_FILE).strip() == b"1"
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
 
-    def _start_over(self) -> None:
-        """Forgets what a fork inherits: it is of the parent's threads."""
+    def _reset(self) -> None:
+        """Resets what a fork inherits, which is of the parent's threads."""
         self._files: dict[int, _KeptFile] = {}
         self._waited_ns: dict[int, tuple[int, int, int]] = {}
         self._long_spread, self._short_spread = _Spread(), _Spread()
@@ -115,20 +116,20 @@ class UsageMeter:
         self.to_pass = self._passed_later = self._shorts = self._longs = 0
 
     def took(self, wall_ns: int) -> None:
-        """To be called after each fetch; a short one that was passed over may be left out."""
+        """Call it after each fetch; optional after a skipped short one."""
         self._last_wall_ns = wall_ns
         if wall_ns >= SHORT_NS and self.to_pass:
-            # They are of short fetches' turn, which goes on after this one.
+            # The skipped fetches are short ones: continue with them after this long one.
             self._passed_later, self.to_pass = self.to_pass, 0
 
     def begin(self) -> Begun | None:
-        """Reads the counters before a fetch; None if this one is not to be measured."""
+        """Reads the counters before a fetch, None if it is not measured."""
         stands_for, last_ns = 1, self._last_wall_ns
         if last_ns < SHORT_NS:
             if self._passed_later:
                 self.to_pass, self._passed_later = self._passed_later - 1, 0
                 return None
-            stands_for = ONE_OF_SHORT if self._shorts < QUICK_AFTER else ONE_OF_QUICK
+            stands_for = ONE_OF_SHORT if self._shorts < MANY_AFTER else ONE_OF_MANY
             is_measured = self._short_spread.picks_next(stands_for)
             self.to_pass = self._short_spread.pass_over(stands_for)
             self._shorts += 1 + self.to_pass
@@ -146,14 +147,14 @@ class UsageMeter:
         throttled_us = self._throttled_us()
         used = getrusage(RUSAGE_SELF)
         blocks, faults = used.ru_inblock, used.ru_majflt
-        if self._tells_reading:
+        if self._reports_reading:
             self._bring_up_to_date(blocks, faults)
         cpu_ns = thread_time_ns()
         cpu_s, delay_ns = used.ru_utime + used.ru_stime, self._run_delay_ns(cpu_ns)
         return stands_for, (cpu_ns, cpu_s, blocks, faults, delay_ns, throttled_us)
 
     def end(self, begun: Begun, start: int, wall_ns: int) -> None:
-        """Reads them again after the fetch that began at `start`; records the differences."""
+        """Records the differences of the counters after the fetch that began at `start`."""
         cpu_ns = thread_time_ns()
         used = getrusage(RUSAGE_SELF)
         cpu_s, blocks, faults = used.ru_utime + used.ru_stime, used.ru_inblock, used.ru_majflt
@@ -161,27 +162,27 @@ class UsageMeter:
         stands_for, before = begun
         cpu_before_ns, cpu_before_s, blocks_before, faults_before, delay_before_ns, stopped = before
         thread_ns = cpu_ns - cpu_before_ns
-        delay_us, delay_ns = NOT_TOLD, self._run_delay_ns(cpu_ns)
+        delay_us, delay_ns = NOT_REPORTED, self._run_delay_ns(cpu_ns)
         if 0 <= delay_before_ns <= delay_ns:
             waited_ns = max(min(delay_ns - delay_before_ns, wall_ns - thread_ns), 0)
-            delay_us = min(waited_ns // 1000, NOT_TOLD - 1)
-        # The kernel's two clocks are not read in the same moment.
+            delay_us = min(waited_ns // 1000, NOT_REPORTED - 1)
+        # The two clocks are not read at the same moment.
         process_ns = max(round((cpu_s - cpu_before_s) * 1e9), thread_ns)
         emit = self._emit
         emit(_FETCH_CPU, start, start + thread_ns, delay_us, process_ns, stands_for)
-        # One that has not waited for a core was not stopped by a quota either.
+        # Without run delay it was not throttled either.
         stopped_us = max(throttled_us - stopped, 0) if delay_us else 0
         blocks, faults = blocks - blocks_before, faults - faults_before
         if blocks or faults or stopped_us:
             read = min(blocks * _READ_BLOCK_BYTES, _MAX_READ)
             traffic = read | min(faults, _MAX_FAULTS) << FAULTS_SHIFT
-            emit(_FETCH_IO, start, start, min(stopped_us, NOT_TOLD - 1), traffic, stands_for)
-        if self._tells_reading:
+            emit(_FETCH_IO, start, start, min(stopped_us, NOT_REPORTED - 1), traffic, stands_for)
+        if self._reports_reading:
             reading_ns = self._bring_up_to_date(used.ru_inblock, used.ru_majflt)
             emit(_FETCH_READING, start, start + reading_ns, 0, 0, stands_for)
 
     def _throttled_us(self) -> int:
-        """Returns for how long cpu.stat says that its cgroup has been stopped by its quota."""
+        """Returns the time in us for which the quota has throttled the cgroup."""
         words = [] if self._throttle is None else self._throttle.read().split()
         for name, unit in ((b"throttled_usec", 1), (b"throttled_time", 1000)):  # cgroup v2, v1
             if name in words[:-1]:
@@ -189,7 +190,7 @@ class UsageMeter:
         return 0
 
     def _run_delay_ns(self, cpu_ns: int) -> int:
-        """Returns for how long this thread has ever waited for a core, or NO_DELAY."""
+        """Returns this thread's total wait for a core in ns, or NO_DELAY."""
         thread = get_ident()
         file = self._files.get(thread)
         if file is None:
@@ -203,9 +204,9 @@ class UsageMeter:
             return NO_DELAY
 
     def _bring_up_to_date(self, read: int, faults: int) -> int:
-        """Returns ns that this thread has waited for block devices since the last call.
+        """Returns the ns that this thread waited for block devices since the last call.
 
-        Only where the process has read blocks or had major faults since: asking takes 10 us.
+        It reads them only if the process read blocks or had major faults: that takes 10 us.
         """
         thread = get_ident()
         known = self._waited_ns.get(thread)
@@ -217,7 +218,7 @@ class UsageMeter:
 
 
 class _KeptFile:
-    """A file of the kernel's that is kept open."""
+    """A kernel file that is kept open."""
 
     __slots__ = ("_descriptor", "_most_bytes", "_path")
 
@@ -233,22 +234,22 @@ class _KeptFile:
             self._descriptor = None
 
     def read(self) -> bytes:
-        """Returns what it says now; b"" where it cannot be read."""
+        """Returns its content now, b"" if it cannot be read."""
         for _ in range(2):
             if self._descriptor is None:
                 break
             try:
                 return os.pread(self._descriptor, self._most_bytes, 0)
             except OSError as error:
-                # The thread that it was of is gone, and this one has got its number.
+                # The file's thread has ended, and this one has its ident.
                 if error.errno == errno.ESRCH:
                     os.close(self._descriptor)
-            self._open()  # also where the script has closed it
+            self._open()  # also if the script closed it
         return b""
 
 
 def _waited_for_devices_ns() -> int:
-    """Returns for how long this thread has waited for block devices in its life."""
+    """Returns this thread's total wait for block devices in ns."""
     fields = _read(_THREAD_STAT_FILE).rpartition(b")")[2].split()
     ticks = int(fields[_BLOCK_TICKS]) if len(fields) > _BLOCK_TICKS else 0
     return ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
@@ -259,19 +260,19 @@ def _read(path: str) -> bytes:
 
 
 class BatchScale:
-    """Measures how large batches are."""
+    """Measures the size of batches."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._plain = {getattr(torch, "Tensor", None)}
         self._modes = FunctionModes(torch)
         self._parts_left = _PARTS_A_BATCH
-        self._spread, self._first_left = _Spread(), FIRST_LOOKED_AT
+        self._spread, self._first_left = _Spread(), FIRST_MEASURED
 
     def of(self, batch: Any) -> tuple[int, int] | None:
         """Returns bytes and number of the tensors and arrays in plain containers.
 
-        None without any, where a mode of the script's would see us ask, for a batch of too many
-        parts and some that follow one of many, and for most that follow the first ones.
+        None without any, for most batches after the first ones, if a mode of the script would see
+        the reads, and for a batch of too many parts and some after one of many.
         """
         if self._first_left:
             self._first_left -= 1

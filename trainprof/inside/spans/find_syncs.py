@@ -1,4 +1,4 @@
-"""`--find-syncs`: torch's sync debug mode for some steps, its warnings caught before all others."""
+"""`--find-syncs`: turns torch's sync debug mode on for some steps and catches its warnings."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from trainprof.inside.session import Session
 from trainprof.record.schema import FoundSyncFlag, Kind, Topic
 from trainprof.record.step_count import StepCount
 
-# Steps before the mode is on, and in which it is.
+# Steps before the mode is on, and with it.
 SKIPPED_STEPS: Final = 20
 WINDOW_STEPS: Final = 20
-# Of the warnings: a sync, and that the mode is new and does not see all.
+# Starts of its warnings: a sync, and a notice that the mode is a prototype.
 _SYNC: Final = "called a synchronizing "
 _NOTICE: Final = "Synchronization debug mode is "
 _OFF, _WARN = 0, 1
-# Their wrappers are what called: those calls are recorded anyway.
+# Calls from their wrappers are recorded anyway.
 _KNOWING: Final = ("trainprof.inside.spans.sync", "trainprof.inside.spans.transfer")
-# What the module of a kind of device needs.
+# Functions of a device module.
 _SET, _GET = "set_sync_debug_mode", "get_sync_debug_mode"
-# Python's own name for telling its C code that the filters have changed; in 3.14 another.
+# Python's function, with another name in 3.14, that announces changed filters.
 _MUTATED: Final = ("_filters_mutated", "_filters_mutated_lock_held")
 
 
 class FindSyncsProbe:
     """Counts calls that wait for a device in native code, by the line that makes them.
 
-    Python asks each filter of `warnings` about a warning before it is shown, raised, counted or
-    captured: ours comes first while the mode is on. A mode that the script sets is left alone.
+    While the mode is on, our filter of `warnings` is the first: Python applies filters before it
+    shows, raises or captures a warning. A mode that the script sets is left alone.
     """
 
     name = "find_syncs"
@@ -54,10 +54,10 @@ class FindSyncsProbe:
             return
         self._torch, self._patcher, self._session = torch, patcher, session
         if session.accelerator is None:
-            self._cannot("this torch knows no device but the CPU")
+            self._report_unavailable("this torch supports no device but the CPU")
             return
         if getattr(sys.flags, "context_aware_warnings", 0):
-            self._cannot("this Python keeps filters of warnings per context")
+            self._report_unavailable("this Python has warning filters per context")
             return
         self._accelerator, self._count = session.accelerator, StepCount()
         self._window: _Window | None = None
@@ -65,7 +65,7 @@ class FindSyncsProbe:
         self._has_begun = False
         name = next((name for name in _MUTATED if name in vars(warnings)), None)
         if name is None:
-            raise HookPointMissing("warnings tells nobody that its filters have changed")
+            raise HookPointMissing("warnings has no hook for changed filters")
         changed = called_around(after=patcher.guarded(self._filters_changed))
         patcher.around(changed, (warnings, name))
         # `torch.optim` deletes the name of this submodule.
@@ -73,21 +73,21 @@ class FindSyncsProbe:
         register = getattr(optimizers, "register_optimizer_step_post_hook", None)
         if register is None:
             raise HookPointMissing("torch.optim.optimizer has no global hook after a step")
-        # It stays to the end: torch walks through its hooks while they run.
+        # It stays to the end: torch iterates over its hooks while they run.
         hook = register(self._hook_of_steps(patcher.guarded(self._stepped)))
         patcher.on_undo(self._stop)
         patcher.on_undo(hook.remove)
-        session.on_end.subscribe(self._stop_anyway)
-        os.register_at_fork(after_in_child=self._leave)
+        session.on_end.subscribe(self._stop_unguarded)
+        os.register_at_fork(after_in_child=self._reset_child)
 
-    def _cannot(self, reason: str) -> None:
+    def _report_unavailable(self, reason: str) -> None:
         self._session.log.note(Topic.ENVIRONMENT, {"no_found_syncs": reason})
 
     def _hook_of_steps(self, stepped: Callable[..., None]) -> Callable[..., None]:
         def after_step(optimizer: Any) -> None:
             stepped(id(optimizer))
             if self._patcher.is_silent:
-                self._stop_anyway()
+                self._stop_unguarded()
 
         for function in (after_step, StepHook.__call__):
             let_dynamo_skip(function, and_all_below=True)
@@ -100,7 +100,7 @@ class FindSyncsProbe:
             if self._count.steps >= window.first_step + WINDOW_STEPS:
                 self._stop()
             elif self._filter is not None:
-                self._filter.come_first()
+                self._filter.put_first()
         elif not self._has_begun and self._count.steps >= SKIPPED_STEPS:
             self._has_begun = True
             self._begin()
@@ -110,11 +110,11 @@ class FindSyncsProbe:
         if module is None:
             return
         if getattr(module, _GET)() != _OFF:
-            self._cannot("the script sets torch's sync debug mode itself")
+            self._report_unavailable("the script sets torch's sync debug mode itself")
             return
         self._filter = _Filter(self._patcher.guarded(self._caught))
         self._window = _Window(self._count.steps, module, self._session.now())
-        self._filter.come_first()
+        self._filter.put_first()
         self._window.set_mode(self._torch, _WARN)
         stop_if_on = self._patcher.guarded(lambda: self._stop(by_script=True))
         self._patcher.around(called_around(lambda *_, **__: stop_if_on()), (module, _SET))
@@ -122,14 +122,14 @@ class FindSyncsProbe:
         self._record(self._window, self._window.start)
 
     def _module(self) -> Any:
-        """Returns the module of the device in use, where it has a sync debug mode."""
+        """Returns the module of the device in use, None without a sync debug mode."""
         kinds = self._accelerator.kinds_in_use()
         for kind in kinds:
             module = getattr(self._torch, kind, None)
             if hasattr(module, _SET) and hasattr(module, _GET):
                 return module
         missing = f"torch has no sync debug mode for devices of type {kinds[0]}" if kinds else ""
-        self._cannot(missing or f"no device was in use after {SKIPPED_STEPS} steps")
+        self._report_unavailable(missing or f"no device was in use after {SKIPPED_STEPS} steps")
         return None
 
     def _caught(self, frame: FrameType) -> None:
@@ -138,39 +138,39 @@ class FindSyncsProbe:
         self._session.emit(_FOUND, at, at, site, 0, _KNOWN if is_known else 0)
 
     def _stop(self, *, by_script: bool = False) -> None:
-        """Puts the mode back as it was, and takes the filter away."""
+        """Turns the mode off and removes the filter."""
         window, self._window = self._window, None
         if window is None:
             return
         if window.mode() == _WARN:
             window.set_mode(self._torch, _OFF)
         if self._filter is not None:
-            self._filter.take_away()
+            self._filter.remove()
         self._record(window, self._session.now())
         if by_script:
-            self._cannot("the script set torch's sync debug mode itself meanwhile")
+            self._report_unavailable("the script then set torch's sync debug mode itself")
 
-    def _stop_anyway(self) -> None:
-        """Does so even where a fault of ours has silenced the rest."""
+    def _stop_unguarded(self) -> None:
+        """Stops even if an error of ours has silenced the probe."""
         try:
             self._stop()
         except Exception as error:
             self._patcher.fail(error)
 
-    def _leave(self) -> None:
-        """In a forked child, which cannot use the device: its parent has the window."""
+    def _reset_child(self) -> None:
+        """Resets a forked child, which cannot use the device."""
         self._has_begun, self._window = True, None
         if self._filter is not None:
-            self._filter.take_away()
+            self._filter.remove()
 
     def _record(self, window: _Window, end: int) -> None:
-        # Optimizers that turn out to take turns have made fewer.
+        # The count drops when optimizers turn out to alternate.
         steps = max(self._count.steps - window.first_step, 0)
         self._session.emit(_WINDOW, window.start, end, window.first_step, steps)
 
     def _filters_changed(self) -> None:
         if self._window is not None and self._filter is not None:
-            self._filter.come_first()
+            self._filter.put_first()
 
     def _make_get(self, original: Wrapped) -> Wrapped:
         def get_sync_debug_mode(*args: Any, **kwargs: Any) -> Any:
@@ -193,7 +193,7 @@ class _Window:
         self._set_mode: Wrapped = getattr(module, _SET)
 
     def set_mode(self, torch: ModuleType, mode: int) -> None:
-        """Sets it so that torch's own notice of it is still to come once, for the script."""
+        """Sets the mode without using up torch's one-time notice, which is for the script."""
         always, is_always = torch.set_warn_always, torch.is_warn_always_enabled()
         always(True)
         try:
@@ -203,31 +203,31 @@ class _Window:
 
 
 class _Filter:
-    """An entry of `warnings.filters` that ignores what the mode says, and finds who caused it.
+    """An entry of `warnings.filters` that ignores the mode's warnings and finds their callers.
 
-    It stands for a compiled pattern, whose `match` Python's C code calls with the text of each
-    warning: the frame above is the one that the warning is put to. A registry that Python has just
-    given that frame's module is taken away again.
+    It acts as a compiled pattern: Python's C code calls `match` with the text of each warning, and
+    the frame above is the warning's. The registry that Python just added to that frame's module is
+    removed.
     """
 
     def __init__(self, caught: Callable[[FrameType], None]) -> None:
         self._caught = caught
         self._entry = ("ignore", self, Warning, None, 0)
-        # Those in which it stands by us; the script may go back to any of them.
+        # Lists that contain the entry; the script may restore any of them.
         self._lists: list[list[Any]] = []
         self._is_on = True
         modules = [stored(module) for module in list(sys.modules.values())]
         self._had = {id(names) for names in modules if REGISTRY in names}
 
-    def come_first(self) -> None:
-        """Stands before what the script has put there, which might show or raise its warnings."""
+    def put_first(self) -> None:
+        """Puts the entry before the script's filters, which might show or raise the warnings."""
         filters = warnings.filters
         if not (isinstance(filters, list) and filters and filters[0] is self._entry):
             filters.insert(0, self._entry)  # type: ignore[attr-defined]
         if not any(known is filters for known in self._lists):
             self._lists.append(filters)  # type: ignore[arg-type]
 
-    def take_away(self) -> None:
+    def remove(self) -> None:
         self._is_on = False
         for filters in self._lists:
             filters[:] = [entry for entry in filters if entry is not self._entry]
@@ -245,7 +245,7 @@ class _Filter:
         return True
 
     def __reduce__(self) -> Any:
-        """Filters are sent to other processes by some libraries; there nothing is to match."""
+        """Pickles as a pattern that never matches: some libraries send filters to processes."""
         return re.compile, ("(?!)",)
 
 

@@ -33,7 +33,7 @@ FUNCTIONAL_LOSSES: Final = (
 )
 
 
-# Plain ints: an enum's attribute costs more than the rest of a flag.
+# Plain ints: reading an enum's attribute is slow.
 GRAD: Final = int(ForwardFlag.GRAD)
 TRAINING: Final = int(ForwardFlag.TRAINING)
 FORWARD: Final = int(Kind.FORWARD)
@@ -41,9 +41,9 @@ FORWARD: Final = int(Kind.FORWARD)
 
 @dataclass(slots=True)
 class _Inside:
-    """The thread that is inside an outermost call, 0 if none is: asked for by hundreds of calls.
+    """The thread inside an outermost call, or 0; read in hundreds of calls.
 
-    Comparing two numbers takes a third of the time of a look-up in a set.
+    Comparing two ints takes a third of the time of a set lookup.
     """
 
     thread: int = 0
@@ -57,18 +57,17 @@ class ForwardProbe:
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._torch = torch
         self._session = session
-        # By id: the script's classes may come and go, and an entry goes with its class. None while
-        # each call is watched.
+        # By class id, removed with the class. None while each call is reported to watchers.
         self._classes: dict[int, tuple[int, int] | None] = {}
         self._names: dict[int, tuple[int, int]] = {}
         session.on_module_call.on_switch = patcher.guarded(self._switch)
         let_dynamo_skip(is_training, and_all_below=True)
         self._loss_class = getattr(torch.nn.modules.loss, "_Loss", ())
         self._record = patcher.guarded(self._record_call)
-        # Threads that are inside an outermost call: the one that was first, and others.
+        # Threads inside an outermost call: the first one, and others.
         self._first = _Inside()
         self._others: set[int] = set()
-        # The same function, by whose second name it pickles.
+        # One function; it pickles by its second name.
         places = ((torch.nn.Module, name) for name in ("__call__", "_wrapped_call_impl"))
         patcher.around(self._make_call, *places, woven=True)
         functional = torch.nn.functional
@@ -93,8 +92,8 @@ class ForwardProbe:
             if check_limit is not None:
                 check_limit()
             start = now()
-            # A signal handler of the script's may raise wherever a clock is read: no thread is to
-            # count as inside before the `try`, nor once the clock is read again.
+            # The script's signal handlers may raise wherever a clock is read, so the thread counts
+            # as inside only within the `try`.
             try:
                 if first.thread:
                     others.add(thread)
@@ -125,15 +124,15 @@ class ForwardProbe:
         return __call__
 
     def _switch(self) -> None:
-        """Has each call go through `_record_call`, or those of new classes alone again."""
+        """Routes all calls through `_record_call`, or again only those of new classes."""
         is_watched = bool(self._session.on_module_call.watchers)
         for key in list(self._classes):
             self._classes[key] = None if is_watched else self._names.get(key)
 
     def _record_call(self, module: Any, start: int, end: int, inputs: Arguments) -> None:
-        """Records the first call of a class, which gets its number here."""
+        """Records the first call of a class and numbers the class."""
         if not hasattr(module, "__dict__"):
-            return  # `nn.Module.__call__(1)` has failed by itself
+            return  # `nn.Module.__call__(1)` has raised
         self._session.on_thread()
         if self._session.on_module_call.watchers:
             site = self._session.sites.find(sys._getframe(1))

@@ -14,18 +14,17 @@ from trainprof.inside.session import Session
 from trainprof.record.schema import Kind
 from trainprof.record.signal_handlers import comes_from_signal_handler, traceback_of
 
-# Shorter ones are thousands and together nothing: a young collection takes some 5 us.
+# Shorter ones are many and cost nothing in total: a young collection takes 5 us.
 MIN_PAUSE_NS: Final = 20_000
-# What a collection sends, in order.
+# What a collection sends in order.
 _START, _, _, _STOP_DETAILS = range(4)
 
 
 class GarbageProbe:
     """Uses `gc.callbacks`.
 
-    Python runs the script's signal handlers wherever Python code begins, and discards what a
-    callback raises. So the callback is a generator, which can catch what a handler has raised from
-    its very beginning, and hands that back.
+    Python may run the script's signal handlers in a callback, and discards what a callback raises.
+    So the callback is a generator: it catches such an exception at any point and raises it later.
     """
 
     name = "gc"
@@ -39,14 +38,14 @@ class GarbageProbe:
 
 
 def _called_with_each(send: Callable[[Any], int]) -> Callable[..., Any]:
-    """Returns a function without Python code of its own that gives `send` each of its arguments."""
+    """Returns a C function that calls `send` with each of its arguments."""
     return functools.partial(max, key=send)
 
 
 def _watch_collections(patcher: Patcher, session: Session) -> Generator[int, Any, None]:
-    """Is sent "start", details, "stop" and details of each collection.
+    """Gets "start", details, "stop" and details of each collection.
 
-    What is handed back waits until the end of the collection: other callbacks would lose it.
+    A caught exception is kept until the collection ends: other callbacks would lose it.
     """
     emit, now, log, kind = session.emit, session.now, session.log, int(Kind.GC)
     started, place = 0, _STOP_DETAILS
@@ -72,7 +71,7 @@ def _watch_collections(patcher: Patcher, session: Session) -> Generator[int, Any
         except GeneratorExit:
             return
         except BaseException as error:
-            if sent is None:  # at the very moment of being sent something
+            if sent is None:  # raised while receiving
                 place = (place + 1) % 4
             if isinstance(error, Exception) and not comes_from_signal_handler(error):
                 patcher.fail(error)
@@ -84,7 +83,7 @@ def _watch_collections(patcher: Patcher, session: Session) -> Generator[int, Any
 
 
 class _HandedBack:
-    """Raises an exception of the script's again, where the main thread is next in Python code."""
+    """Raises a script's exception again, in the main thread's next Python code."""
 
     def __init__(self, error: BaseException) -> None:
         self._error: BaseException | None = error
@@ -100,14 +99,14 @@ class _HandedBack:
 
 
 def _hand_back(error: BaseException) -> None:
-    """Has the interpreter raise `error` in the next callback: asked here, it would raise here."""
+    """Schedules `error` in the next gc callback; scheduled here, it would be raised here."""
     if threading.get_ident() != threading.main_thread().ident:
-        return  # handlers run on the main thread alone
+        return  # signal handlers run on the main thread only
     import ctypes
 
     traceback = traceback_of(error)
     if traceback is not None:
-        set_traceback(error, traceback.tb_next)  # from where it met us
+        set_traceback(error, traceback.tb_next)  # without our frame
     handed = _HandedBack(error)
     # int Py_AddPendingCall(int (*)(void *), void *); PyObject_IsTrue asks `__bool__`
     add = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(

@@ -1,4 +1,4 @@
-"""Records what the training thread asks of each DataLoader: creation, `next`, sampler, end."""
+"""Records each DataLoader's iterators in the training thread: creation, `next`, sampler, end."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ from trainprof.record.schema import Kind, Topic
 
 
 class LoaderProbe:
-    """Hooks the iterators, not DataLoader: every style of loop goes through `__next__`.
+    """Hooks the iterators, not DataLoader: every loop calls `__next__`.
 
-    `type(iter(loader))` stays what it is, and nothing is hung on the script's objects.
+    It changes neither `type(iter(loader))` nor the script's objects.
     """
 
     name = "loader"
 
     def __init__(self) -> None:
-        # By thread, whose identity a forked worker keeps.
+        # By thread; a forked worker keeps the thread's ident.
         self._creating: dict[int, int] = {}
         self._watchers: list[Callable[[type], None]] = []
-        # Called with each new iterator and its loader, before the iterator is made.
+        # Called with each new iterator and its loader, before the iterator is built.
         self.on_new_iterator: list[Callable[[Any, Any], None]] = []
         self._loader_of: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
         self._site_of: dict[int, int] = {}
         self._serials: dict[int, dict[int, None]] = {}
         self._lowest = LowestFree()
-        self._inspected: set[int] = set()  # those whose first batch was
+        self._inspected: set[int] = set()  # loaders whose first batch was inspected
         self._is_reloading = False
 
     @property
     def creating(self) -> int:
-        """Id of the loader whose iterator this thread, or that of its parent, is making, or 0."""
+        """Id of the loader whose iterator this or the parent's thread is creating, else 0."""
         return self._creating.get(get_ident(), 0)
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
@@ -73,11 +73,11 @@ class LoaderProbe:
         self._watch_iterators(patcher, base)
 
     def number_of(self, iterator: Any) -> int:
-        """Returns the id of the loader that an iterator belongs to, 0 if it is not known."""
+        """Returns the id of an iterator's loader, 0 if unknown."""
         return self._loader_of.get(id(iterator), 0)
 
     def site_of(self, loader: Any, frame: FrameType | None) -> int:
-        """Returns the id of the line that built a loader; where it is not known, of `frame`."""
+        """Returns the site id of the line that built a loader, of `frame` if unknown."""
         number = self._numbers.get(id(loader))
         return self._place_of(loader, frame).site if number is None else self._site_of[number]
 
@@ -85,7 +85,7 @@ class LoaderProbe:
         return self._births.of(loader) or Birthplace(self._session.sites.find(frame))
 
     def watch_classes(self, patcher: Patcher, wrap: Callable[[type], None]) -> None:
-        """Calls `wrap` with each class of iterators that have workers, present and later."""
+        """Calls `wrap` with each iterator class with workers, existing and later ones."""
 
         def wrap_if_it_sends(cls: type) -> None:
             if "_try_put_index" in vars(cls):
@@ -96,7 +96,7 @@ class LoaderProbe:
         self._watchers.append(patcher.guarded(wrap_if_it_sends))
 
     def watch_later_classes(self, wrap: Callable[[type], None]) -> None:
-        """Calls `wrap`, which may not fail, with each class of iterators that is made later on."""
+        """Calls `wrap`, which must not fail, with each iterator class defined later."""
         self._watchers.append(wrap)
 
     def _make_next(self, patcher: Patcher, original: Wrapped) -> Wrapped:
@@ -109,7 +109,7 @@ class LoaderProbe:
             if check_limit is not None:
                 check_limit()
             loader = loader_of.get(id(self), 0)
-            if loader in log.unwritten:  # an iterator of the parent's
+            if loader in log.unwritten:  # the parent's iterator
                 log.refer(loader)
             start = now()
             try:
@@ -147,14 +147,14 @@ class LoaderProbe:
         return _next_index
 
     def _make_shutdown(self, original: Wrapped) -> Wrapped:
-        """What a `next` at the end of an epoch shuts down is part of that."""
+        """Wraps worker shutdown; the one in an epoch's last `next` is part of that `next`."""
         emit, now, loader_of = self._session.emit, self._session.now, self._loader_of
         this_frame = sys._getframe
 
         def _shutdown_workers(self: Any) -> None:
             loader = loader_of.get(id(self))
             is_over = self.__dict__.get("_shutdown") is not False
-            caller = this_frame().f_back  # None at exit, say: Python itself calls
+            caller = this_frame().f_back  # None if Python itself calls, as at exit
             in_next = caller is not None and caller.f_code.co_name == "_next_data"
             start = now()
             try:
@@ -184,7 +184,7 @@ class LoaderProbe:
         return __setattr__
 
     def _watch_iterators(self, patcher: Patcher, base: Any) -> None:
-        """Wraps creation and reset of each iterator class, those of later packages included."""
+        """Wraps creation and reset of each iterator class, also of packages imported later."""
         watchers = self._watchers
 
         def wrap(cls: type) -> None:
@@ -193,7 +193,7 @@ class LoaderProbe:
                     patcher.around(partial(self._make_create, patcher, kind), (cls, method))
             if "_shutdown_workers" in vars(cls):
                 patcher.around_if_there(self._make_shutdown, (cls, "_shutdown_workers"))
-            # Without workers the fetch that follows has the end and the size.
+            # Without workers the fetch that follows records the end and the size.
             if "_try_put_index" in vars(cls):
                 patcher.around_if_there(self._make_next_index, (cls, "_next_index"), inherited=True)
 
@@ -216,7 +216,7 @@ class LoaderProbe:
 
         def create(iterator: Any, *args: Any, **kwargs: Any) -> Any:
             loader = args[0] if args else kwargs.get("loader")
-            if not issubclass(type(loader), loader_class):  # a subclass may take others, too
+            if not issubclass(type(loader), loader_class):  # a subclass may have other parameters
                 given = (*args, *kwargs.values())
                 are = (value for value in given if issubclass(type(value), loader_class))
                 loader = next(are, loader)
@@ -224,7 +224,7 @@ class LoaderProbe:
             thread, number = get_ident(), loader_of.get(id(iterator), 0)
             before = creating.get(thread, 0)
             start = now()
-            # A signal handler of the script's may raise in what else is ours.
+            # The script's signal handlers may raise in our code: undo it in `finally`.
             try:
                 creating[thread] = number
                 if before != number:  # else a reset inside the creation
@@ -249,9 +249,9 @@ class LoaderProbe:
             self._datasets_between.epoch_ended(number, getattr(iterator, "_dataset", None))
 
     def _began(self, iterator: Any, batch: Any) -> None:
-        """Notes, once for each loader, that it yields batches that are on a device."""
+        """Records, once for each loader, whether its batches are on a device."""
         number = self.number_of(iterator)
-        # A mode of the script's would see us ask.
+        # A mode of the script would see the reads.
         if not number or number in self._inspected or self._modes.would_notice():
             return
         self._inspected.add(number)
@@ -261,11 +261,11 @@ class LoaderProbe:
             self._session.log.note(Topic.ENVIRONMENT, {"batch_on_device": number})
 
     def _begins(self, frame: FrameType | None, loader: Any, number: int) -> None:
-        """Records that an iteration over a loader begins, and whose it is."""
+        """Records that an iteration over a loader begins, and its consumer's stack."""
         dataset, workers = getattr(loader, "dataset", None), getattr(loader, "num_workers", 0)
         self._datasets_between.epoch_begins(number, dataset, has_workers=bool(workers))
         now, stack = self._session.now(), self._session.sites.stack(frame)
-        self._session.emit(_PASS, now, now, number, stack)
+        self._session.emit(_EPOCH, now, now, number, stack)
 
     def _enter(self, iterator: Any, loader: Any) -> None:
         key = id(iterator)
@@ -273,15 +273,15 @@ class LoaderProbe:
             return
         number = self._numbers.get(id(loader))
         if number is None:
-            number = self._first_met(loader, sys._getframe(2))
+            number = self._describe_new(loader, sys._getframe(2))
         self._session.log.refer(number)
         self._loader_of[key] = number
         self._session.keep_track(iterator, self._loader_of, key)
-        for tell in self.on_new_iterator:
-            tell(iterator, loader)
+        for watcher in self.on_new_iterator:
+            watcher(iterator, loader)
 
-    def _first_met(self, loader: Any, frame: FrameType) -> int:
-        """Returns the number of a loader that is iterated for the first time; describes it."""
+    def _describe_new(self, loader: Any, frame: FrameType) -> int:
+        """Records a loader's metadata at its first iteration; returns its number."""
         session, key = self._session, id(loader)
         began = session.now()
         place = self._place_of(loader, frame)
@@ -302,7 +302,7 @@ class LoaderProbe:
         return number
 
     def _take_serial(self, site: int) -> int:
-        """Returns a number for one of a line's loaders that live; one rebuilt each epoch is it."""
+        """Returns a number among a line's living loaders; one rebuilt each epoch keeps it."""
         taken = self._serials.setdefault(site, {})
         serial = self._lowest.take(site, taken)
         taken[serial] = None
@@ -318,6 +318,6 @@ def _iterator_base() -> Any:
 
 _NEXT, _SAMPLER = int(Kind.LOADER_NEXT), int(Kind.SAMPLER)
 _CLOSE, _BUILT = int(Kind.LOADER_CLOSE), int(Kind.LOADER_BUILT)
-_PASS: Final = int(Kind.LOADER_PASS)
-# Lightning's, which builds loaders again ahead of a later epoch.
+_EPOCH: Final = int(Kind.LOADER_EPOCH)
+# Lightning's, which rebuilds loaders before a later epoch.
 _RELOADS: Final = ("on_advance_start", ("lightning", "pytorch_lightning"))

@@ -1,4 +1,4 @@
-"""Records parameter updates and what belongs to them: scaler, clipping, schedule, zero_grad."""
+"""Records optimizer steps, and calls of scalers, clipping, schedulers and zero_grad."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ from trainprof.inside.patching.step_wrapper import (
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, Topic
 
-# Of a class.
+# Optimizers of a class with a text.
 MOST_NAMED: Final = 300
 
 
 class OptimizerProbe:
-    """Wraps every optimizer's `step`, and what comes with it."""
+    """Wraps every optimizer's `step`, and calls around it."""
 
     name = "optimizer"
 
     def __init__(self) -> None:
-        # Threads that are inside an outermost step, where there is a limit.
+        # Threads inside an outermost step, if there is a limit.
         self._running: set[int] = set()
-        # Threads whose step was given a closure, until it goes on to its update; ids of the classes
-        # that were asked whether they show when it does, for as long as they live.
+        # Threads in a step with a closure, until its update; ids of living classes whose update was
+        # hooked if possible.
         self._calling: set[int] = set()
         self._asked: dict[int, None] = {}
         self._serial = itertools.count(1)
-        # By class: how many have a text, and up to one more.
+        # Optimizers by class name.
         self._named: dict[str, int] = {}
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session, self._patcher = session, patcher
         self._numbers = session.optimizer_numbers
-        # Of those that a gradient scaler has had skip their first steps.
+        # Numbers of optimizers whose first steps a gradient scaler skipped.
         self._skipped: dict[int, int] = {}
         module = loaded("torch.optim.optimizer")
         self._record_step = patcher.guarded(self._stepped)
@@ -62,8 +62,8 @@ class OptimizerProbe:
             let_dynamo_skip(function, and_all_below=True)
         self._around = StepAround(session.is_compiling, self._make_run())
         self._wrap_steps(module.Optimizer, patcher)
-        session.on_parameters.subscribe(patcher.guarded(self._take_over))
-        adding = called_around(self._tell_parameters)
+        session.on_parameters.subscribe(patcher.guarded(self._rewrap))
+        adding = called_around(self._signal_parameters)
         patcher.around_if_there(adding, (module.Optimizer, "add_param_group"))
         clip = getattr(torch.nn.utils, "clip_grad", None)
         scaler = getattr(getattr(torch, "amp", None), "GradScaler", None)
@@ -87,9 +87,9 @@ class OptimizerProbe:
         self._session.emit(kind, start, end)
 
     def _wrap_steps(self, optimizer_class: Any, patcher: Patcher) -> None:
-        """Wraps the wrapper that torch puts around each optimizer class's `step`.
+        """Wraps torch's wrapper of each optimizer class's `step`.
 
-        torch's own step hooks run inside it, and would leave out 30 us and more of every step.
+        torch's step hooks run inside that wrapper and would miss 30 us and more of each step.
         """
 
         def make(decorate: Wrapped) -> Wrapped:
@@ -99,18 +99,18 @@ class OptimizerProbe:
             return profile_hook_step
 
         patcher.around(make, (optimizer_class, "profile_hook_step"))
-        for cls in subclasses(optimizer_class):  # those of which there is an instance already
+        for cls in subclasses(optimizer_class):  # classes with an instance already
             step = vars(cls).get("step")
             if getattr(step, "hooked", False):
                 type.__setattr__(cls, "step", step_around(step, self._around))
         patcher.on_undo(lambda: self._unwrap_steps(optimizer_class))
 
-    def _tell_parameters(self, *args: Any, **_: Any) -> None:
+    def _signal_parameters(self, *args: Any, **_: Any) -> None:
         if args:
             self._session.on_parameters(args[0])
 
     def _make_run(self) -> Run:
-        """Returns what makes a step, and records it."""
+        """Returns the function that runs and records a step."""
         session, limit, running = self._session, self._session.limit, self._running
         emit, now, numbers = session.emit, session.phase_now, self._numbers
         calling, calls_closure, record = self._calling, self._calls_closure, self._record_step
@@ -151,8 +151,8 @@ class OptimizerProbe:
         let_dynamo_skip(uncounted(run))
         return run
 
-    def _take_over(self, optimizer: Any) -> None:
-        """Watches the steps of a class that has come from another process that was watched."""
+    def _rewrap(self, optimizer: Any) -> None:
+        """Wraps the steps of a class unpickled from another profiled process."""
         for cls in type(optimizer).__mro__:
             step = vars(cls).get("step")
             hooked = hooked_elsewhere(step)
@@ -162,10 +162,10 @@ class OptimizerProbe:
                 type.__setattr__(cls, "step", wrapper)
 
     def _with_closure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Has it recorded when a step with a closure goes on to its update.
+        """Hooks the begin of the update in a step with a closure.
 
-        Behind the closure torch's optimizers collect the tensors of each group in a method. The
-        script could notice a function around the closure itself.
+        After the closure torch's optimizers collect each group's tensors in a method, which is
+        hooked. A wrapped closure would be visible to the script.
         """
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
@@ -187,7 +187,7 @@ class OptimizerProbe:
             self._session.emit(_UPDATE_BEGINS, at, at)
 
     def _stepped(self, optimizer: Any, start: int, end: int) -> None:
-        """Records an optimizer's first step, which gets its number here."""
+        """Records an optimizer's first step and numbers the optimizer."""
         self._session.emit(_STEP, start, end, self._number(optimizer, self._numbers))
         self._session.on_first_step(optimizer)
 
@@ -196,11 +196,11 @@ class OptimizerProbe:
             step = vars(cls).get("step")
             hooked = hooked_in(step, self._around)
             if hooked is not None:
-                hooked.hooked = getattr(step, "hooked", False)  # torch marked ours
+                hooked.hooked = getattr(step, "hooked", False)  # torch marked our wrapper
                 type.__setattr__(cls, "step", hooked)
 
     def _number(self, optimizer: Any, numbers: dict[int, int]) -> int:
-        """Gives an optimizer its number, if it has none, and keeps it in `numbers`."""
+        """Returns an optimizer's number, new if it has none, and stores it in `numbers`."""
         key = id(optimizer)
         number = self._skipped.pop(key, None)
         if number is None:
@@ -210,14 +210,14 @@ class OptimizerProbe:
         return number
 
     def _new_number(self, name: str) -> int:
-        """Returns an id for an optimizer, with a text only for the first ones of a class."""
+        """Returns a new id for an optimizer, with a text only for the first ones of a class."""
         log, serial = self._session.log, next(self._serial)
         self._named[name] = named = self._named.get(name, 0) + 1
         if named <= MOST_NAMED:
             return log.define(Topic.OPTIMIZER, f"{name}#{serial}")
         if named == MOST_NAMED + 1:
             log.define(Topic.OPTIMIZER, f"{name}#")  # there are more
-        return log.without_text()
+        return log.new_id()
 
     def _scaler_stepped(self, start: int, end: int, _: FrameType | None, given: Arguments) -> None:
         args, kwargs = given
@@ -230,7 +230,7 @@ class OptimizerProbe:
 
 
 def _schedulers(torch: ModuleType) -> list[Any]:
-    """Returns torch's scheduler classes that have a `step` of their own, the base first."""
+    """Returns torch's scheduler classes that define `step`, the base first."""
     module = getattr(torch.optim, "lr_scheduler", None)
     base = getattr(module, "LRScheduler", None)
     if not isinstance(base, type):

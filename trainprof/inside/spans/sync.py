@@ -1,4 +1,4 @@
-"""Records calls that need a device's value on the host, by the line that makes them."""
+"""Records synchronizing calls, which read a device's value on the host, by their line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.inside.device.accelerator import may_have_device
-from trainprof.inside.patching.function_modes import FunctionModes, asked_by
+from trainprof.inside.patching.function_modes import FunctionModes, caller_of
 from trainprof.inside.patching.patcher import (
     Arguments,
     Patcher,
@@ -35,30 +35,30 @@ TENSOR_CALLS: Final = {
     "__index__": SyncFlag.INDEX,
 }
 
-# Such a read is an event, of about a microsecond. Where so many follow within so long, recording
-# is some 2 % of what they are read for; a handful such bursts, and they are counted no longer.
+# Recording a read of a host tensor takes about 1 us, 2 % of the time in a burst: this number of
+# reads in this time. After a few bursts such reads are no longer counted.
 _BURST: Final = 10_000
 _BURST_NS: Final = 500_000_000
 _BURSTS: Final = 5
-# A value of a device's that is read so soon after another, both so quickly, gets no mark in its
-# stream: that takes as long as the read itself, and next to nothing was given out in between.
+# A fast read of a device value soon after another fast one gets no mark in the device's stream:
+# recording the event takes as long as the read, and hardly a kernel was launched in between.
 _CHAINED_NS: Final = 50_000
-_QUICK_NS: Final = 60_000
-# As many in a row; then one gets a mark again.
+_FAST_NS: Final = 60_000
+# The most in a row without a mark.
 _MOST_CHAINED: Final = 64
-# In a script that executes texts each is a place of its own.
+# Limits the table for scripts that keep calling exec() on new code.
 _MOST_PLACES: Final = 20_000
 
 
 @dataclass(slots=True)
-class _HostAlone:
-    """Whether tensors can be on the host alone, so that none need be asked where it is."""
+class _HostOnly:
+    """Whether all tensors are on the host, so that their device need not be read."""
 
-    is_so: bool
+    holds: bool
 
 
 class _Bursts:
-    """Whether the reads of one method on the host are counted; `left` are those of this burst."""
+    """Decides whether one method's reads on the host are counted; `left` are in this burst."""
 
     __slots__ = ("_began_ns", "_bursts_left", "_now", "_stop", "are_counted", "left")
 
@@ -77,25 +77,25 @@ class _Bursts:
 
 
 class _Chain:
-    """Whether a device's values are read one right after another, by one thread.
+    """Detects values of a device that one thread reads in a row.
 
-    `first` is the clock that leaves a mark in the device's stream.
+    `first` is the clock that records an event in the device's stream.
     """
 
     def __init__(self, now: Callable[[], int], first: Callable[[], int]) -> None:
         self._now, self._first = now, first
-        # Places in code, as of `_host_sites`, whose last read was quick.
-        self._quick: set[tuple[int, int]] = set()
+        # Places in code (keys of `_host_sites`) whose last read was fast.
+        self._fast: set[tuple[int, int]] = set()
         self._waiting: set[tuple[int, int]] = set()
         self._thread = self._end = self._links = 0
 
     def begin(self, place: tuple[int, int]) -> tuple[int, int]:
-        """Returns when a read begins, and IN_CHAIN if it gets no mark."""
+        """Returns the time when a read begins, and IN_CHAIN if it gets no mark."""
         start = self._now()
         if (
             start - self._end > _CHAINED_NS
             or self._links >= _MOST_CHAINED
-            or place not in self._quick
+            or place not in self._fast
             or get_ident() != self._thread
         ):
             self._links = 0
@@ -104,21 +104,21 @@ class _Chain:
         return start, _IN_CHAIN
 
     def end(self, place: tuple[int, int], start: int, in_chain: int) -> int:
-        """Returns when it ends. A place where one without a mark had to wait gets them all."""
+        """Returns the time when it ends; a place with a slow unmarked read then gets all marks."""
         self._end = end = self._now()
         self._thread = get_ident()
-        if end - start > _QUICK_NS:
-            self._quick.discard(place)
+        if end - start > _FAST_NS:
+            self._fast.discard(place)
             self._links = _MOST_CHAINED
             if in_chain:
                 self._waiting.add(place)
         elif place not in self._waiting:
-            self._quick.add(place)
+            self._fast.add(place)
         return end
 
 
 class SyncProbe:
-    """Wraps `item` and its like; on a host tensor they wait for nothing, and are counted.
+    """Wraps `item` and the like; on a host tensor they don't wait, and are only counted.
 
     torch's own calls on host tensors (Adam's step counters, the loader's seed) are left out.
     """
@@ -126,23 +126,23 @@ class SyncProbe:
     name = "sync"
 
     def __init__(self) -> None:
-        # As of TransferProbe.
+        # As in TransferProbe.
         self.plain_types: set[type] = set()
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         self._session, self._patcher = session, patcher
         self.plain_types.update({torch.Tensor, torch.nn.Parameter})
         self._mode_depth = FunctionModes(torch).depth
-        # By code and place in it; the code is kept, so that its id stays its own.
+        # By code and instruction; the code is held, so that its id is not reused.
         self._host_sites: dict[tuple[int, int], tuple[int, CodeType]] = {}
-        # To what each method is once it is patched.
+        # Reference counts of the patched methods.
         self._references: dict[str, int] = {}
-        self._torch, self._host_alone = torch, _HostAlone(not may_have_device(torch))
+        self._torch, self._host_only = torch, _HostOnly(not may_have_device(torch))
         self._chain = _Chain(session.now, session.wait_now)
-        # By code that is not torch's: whose it is. The sites keep the code.
-        self._whose: dict[int, int] = {}
+        # BY_ flags by id of code outside of torch; CallSites holds the code.
+        self._origins: dict[int, int] = {}
         methods = (self._host_site, self._flag_of, self._is_on_device, self._chain.begin)
-        for function in (*methods, self._chain.end, _Bursts.end, _place_of, asked_by):
+        for function in (*methods, self._chain.end, _Bursts.end, _place_of, caller_of):
             let_dynamo_skip(function, and_all_below=True)
         for name, flag in TENSOR_CALLS.items():
             make = partial(self._make_read, name, int(flag))
@@ -156,19 +156,19 @@ class SyncProbe:
 
     def _make_read(self, name: str, flag: int, original: Wrapped) -> Wrapped:
         emit, now, patcher = self._session.emit, self._session.now, self._patcher
-        host_alone, on_host = self._host_alone, flag | _ON_CPU
+        host_only, on_host = self._host_only, flag | _ON_CPU
         plain, mode_depth, host_sites = self.plain_types, self._mode_depth, self._host_sites
         find, this_frame = self._session.sites.find, sys._getframe
         on_device_wait = self._session.on_device_wait
         leaves_marks = bool(on_device_wait.watchers)
-        chain, whose, flag_of = self._chain, self._whose, self._flag_of
+        chain, origins, flag_of = self._chain, self._origins, self._flag_of
         is_on_device = self._is_on_device
         bursts = _Bursts(now, partial(self._stop_counting, name, flag))
 
         def call(*args: Any, **kwargs: Any) -> Any:
             key, in_chain = _NOWHERE, 0
             if leaves_marks and is_on_device(args):
-                key = _place_of(asked_by(this_frame().f_back))
+                key = _place_of(caller_of(this_frame().f_back))
                 start, in_chain = chain.begin(key)
             else:
                 start = now()
@@ -178,23 +178,23 @@ class SyncProbe:
                 hide_our_frame(error)
                 raise
             finally:
-                # A mode or a subclass of the script's would see our reads as calls; what a
-                # mode is asked about comes again without it.
+                # A mode or a tensor subclass of the script would see our reads as calls; calls
+                # under a mode come again below it.
                 if (
-                    (bursts.are_counted or not host_alone.is_so)
+                    (bursts.are_counted or not host_only.holds)
                     and args
                     and type(args[0]) in plain
-                    and (host_alone.is_so or not mode_depth())
+                    and (host_only.holds or not mode_depth())
                     and (bursts.are_counted or not args[0].is_cpu)
                 ):
                     try:
-                        # Where C code alone calls, as at exit, there is no other frame.
+                        # Called from C code only, as at exit, it has no caller frame.
                         caller = this_frame().f_back or this_frame()
-                        if not host_alone.is_so:
-                            caller = asked_by(caller) or caller
+                        if not host_only.holds:
+                            caller = caller_of(caller) or caller
                         key = key if key is not _NOWHERE else _place_of(caller)
                         site = host_sites.get(key) or self._host_site(key, caller)
-                        if host_alone.is_so or args[0].is_cpu:
+                        if host_only.holds or args[0].is_cpu:
                             if site[0]:
                                 emit(_SYNC, start, start, site[0], 0, on_host)
                                 bursts.left -= 1
@@ -202,7 +202,7 @@ class SyncProbe:
                                     bursts.end()
                         else:
                             end = chain.end(key, start, in_chain)
-                            by = whose.get(id(caller.f_code))
+                            by = origins.get(id(caller.f_code))
                             by = flag_of(caller) if by is None else by
                             emit(_SYNC, start, end, find(caller), 0, flag | in_chain | by)
                             if leaves_marks and not in_chain:
@@ -217,19 +217,19 @@ class SyncProbe:
         return is_plain and not self._mode_depth() and not args[0].is_cpu
 
     def _stop_counting(self, name: str, flag: int, end_ns: int) -> None:
-        """Takes the wrapper away where it has nothing more to record."""
+        """Removes the wrapper if it has nothing more to record."""
         note = {"reads_counted_until": end_ns, "flag": flag}
         self._session.log.note(Topic.ENVIRONMENT, note)
-        # It is to stay what a script has as the key of a table, or is about to pickle.
+        # Not if the script holds it, as a dict key or to pickle it.
         references = getrefcount(vars(self._torch.Tensor).get(name))
         is_kept = references > self._references[name] + _references_by_a_call(name)
-        if self._host_alone.is_so and not is_kept:
+        if self._host_only.holds and not is_kept:
             self._patcher.restore(self._torch.Tensor, name)
 
     def _host_site(self, key: tuple[int, int], caller: FrameType) -> tuple[int, CodeType]:
-        """Returns the site of a call on a host tensor; 0 where the caller is not the user's."""
-        # Called once for each: a package may have added a device since the last.
-        self._host_alone.is_so = not may_have_device(self._torch)
+        """Returns the site of a call on a host tensor, 0 if the caller is not user code."""
+        # Called once per site: a package may have registered a device since the last.
+        self._host_only.holds = not may_have_device(self._torch)
         sites = self._session.sites
         site = sites.name(caller) if sites.is_user_code(caller.f_code) else 0
         if len(self._host_sites) >= _MOST_PLACES:
@@ -238,14 +238,14 @@ class SyncProbe:
         return known
 
     def _flag_of(self, caller: FrameType) -> int:
-        """Returns whose a call is; kept of code that is not torch's, which others call."""
+        """Returns the BY_ flags of a call; cached for code outside of torch."""
         sites, outer, flags = self._session.sites, caller, 0
         while outer.f_back is not None and sites.is_not_the_users(outer.f_code):
             outer, flags = outer.f_back, _BY_TORCH
         if not sites.is_user_code(outer.f_code) and sites.package_of(outer.f_code) is not None:
             flags |= _BY_LIBRARY
         if outer is caller:
-            self._whose[id(caller.f_code)] = flags
+            self._origins[id(caller.f_code)] = flags
         return flags
 
     def _synchronized(self, start: int, end: int, caller: FrameType | None, _: Arguments) -> None:
@@ -259,7 +259,7 @@ def _place_of(frame: FrameType | None) -> tuple[int, int]:
 
 
 def _references_by_a_call(name: str) -> int:
-    """Returns how often Python itself refers to a method while it is called: by name, or not."""
+    """Returns the references that Python itself holds to a method during a call of it."""
     counts: list[int] = []
 
     class Asked:
@@ -281,5 +281,5 @@ _SYNC = int(Kind.SYNC)
 _SYNCHRONIZE, _ON_CPU = int(SyncFlag.SYNCHRONIZE), int(SyncFlag.ON_CPU)
 _IN_CHAIN = int(SyncFlag.IN_CHAIN)
 _BY_TORCH, _BY_LIBRARY = int(SyncFlag.BY_TORCH), int(SyncFlag.BY_LIBRARY)
-# In place of a caller's code, where C code alone calls.
+# In place of a caller, if only C code calls.
 _NOWHERE = (0, 0)

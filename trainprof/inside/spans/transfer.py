@@ -1,4 +1,4 @@
-"""Records copies between devices, and models being placed on one."""
+"""Records copies between devices, and models moved to one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.inside.model.parameters import parameters_of
-from trainprof.inside.patching.function_modes import FunctionModes, asked_by
+from trainprof.inside.patching.function_modes import FunctionModes, caller_of
 from trainprof.inside.patching.patcher import (
     Arguments,
     Patcher,
@@ -24,8 +24,8 @@ from trainprof.inside.patching.patcher import (
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, Topic, TransferFlag
 
-# A call of torch's that makes a tensor without anything that the host has.
-_MAKES: Final = re.compile(
+# Functions of torch that create a tensor without host data.
+_CREATES: Final = re.compile(
     r"\btorch\.(?:rand|randn|randint|randperm|normal|zeros|ones|full|empty|arange|linspace|eye)"
     r"(?:_like)?\("
 )
@@ -33,10 +33,10 @@ _COPIES: Final = re.compile(r"\s*\.(?:to|cuda)\(")
 
 
 class TransferProbe:
-    """Wraps the copying methods of `torch.Tensor`; a call that stays on its device is no transfer.
+    """Wraps the copying methods of `torch.Tensor`; only copies between devices are recorded.
 
     Attributes:
-        plain_types: Tensor types whose attributes can be read without running the script's code.
+        plain_types: Tensor types whose attributes can be read without running user code.
     """
 
     name = "transfer"
@@ -48,13 +48,13 @@ class TransferProbe:
         self._session = session
         self._modes = FunctionModes(torch)
         self.plain_types.update({torch.Tensor, torch.nn.Parameter})
-        # Threads that are placing a model; their copies are part of that.
+        # Threads that are moving a model; their copies are part of that.
         self._placing: set[int] = set()
         self._devices: set[str] = set()
-        # By site: of the last copy from there.
+        # By site: whether its last source was pinned.
         self._pinned: dict[int, bool] = {}
-        # By site of a copy to a device: by its line's text.
-        self._made_there: dict[int, bool] = {}
+        # By site of a copy to a device, from the line's text.
+        self._created_in_line: dict[int, bool] = {}
         observe = patcher.guarded(self._observe)
         self._device_type = torch.device
         for name, leads_across in (
@@ -73,7 +73,7 @@ class TransferProbe:
     def _marking(
         self, patcher: Patcher, leads_across: Callable[..., bool]
     ) -> Callable[..., None] | None:
-        """Returns what leaves a mark in the device's stream where a copy begins; None without."""
+        """Returns a function that marks the device's stream when a copy begins, if wanted."""
         on_begin, plain = self._session.on_copy_begin, self.plain_types
         if not on_begin.watchers:
             return None
@@ -89,7 +89,7 @@ class TransferProbe:
         return patcher.guarded(before)
 
     def _to_leads_across(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether `tensor.to(...)` goes from the host to a device, or back."""
+        """Returns whether `tensor.to(...)` copies between the host and a device."""
         where: Any = args[1] if len(args) > 1 else kwargs.get("device", kwargs.get("other"))
         kind = type(where)
         if kind is str:
@@ -117,7 +117,7 @@ class TransferProbe:
     ) -> Wrapped:
         session, plain = self._session, self.plain_types
         began = session.copy_now
-        # Most calls turn out to copy nothing across: marks are left once that is known.
+        # Most calls copy nothing between devices: `observe` marks the end of those that do.
         now = session.now if session.on_copy_end.watchers else session.phase_now
 
         def copy(*args: Any, **kwargs: Any) -> Any:
@@ -149,7 +149,7 @@ class TransferProbe:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        # A mode would see our reads of `.device` as calls, and the call comes again without it.
+        # A mode would see our reads of `.device` as calls; the call comes again below it.
         if self._modes.depth() or get_ident() in self._placing:
             return
         origin, target = source.device, result.device
@@ -161,29 +161,29 @@ class TransferProbe:
         flags: int = TransferFlag.H2D if origin.type == "cpu" else to_host
         if kwargs.get("non_blocking", next((a for a in args if type(a) is bool), False)):
             flags |= TransferFlag.NON_BLOCKING
-        sites, frame = self._session.sites, asked_by(beyond_ours(sys._getframe(2)))
+        sites, frame = self._session.sites, caller_of(beyond_ours(sys._getframe(2)))
         site = sites.find(frame)
         users = frame if frame is not None and sites.is_user_code(frame.f_code) else None
         if users is None:
             flags |= TransferFlag.BY_LIBRARY
         if origin.type == "cpu":
-            if users is not None and self._is_made_there(users, site):
-                flags |= TransferFlag.MADE_THERE
+            if users is not None and self._is_created_in_line(users, site):
+                flags |= TransferFlag.CREATED_IN_LINE
             if self._was_pinned(source, site):
                 flags |= TransferFlag.PINNED
             self._session.on_h2d_copy(source)
         size = result.numel() * result.element_size()
         self._session.emit(_TRANSFER, start, end, site, size, flags)
 
-    def _is_made_there(self, frame: FrameType, site: int) -> bool:
-        if site not in self._made_there:
-            self._made_there[site] = is_made_in(self._session.sites.text_of(frame))
-        return self._made_there[site]
+    def _is_created_in_line(self, frame: FrameType, site: int) -> bool:
+        if site not in self._created_in_line:
+            self._created_in_line[site] = is_created_in(self._session.sites.text_of(frame))
+        return self._created_in_line[site]
 
     def _was_pinned(self, source: Any, site: int) -> bool:
-        """Whether a tensor of the host's is pinned, or was at the same line before.
+        """Returns whether a host tensor is pinned, or the last one from the same line.
 
-        torch's profiler would show that we ask, and a dispatch mode of the script's be called.
+        torch's profiler would record `is_pinned`, and a dispatch mode of the script would see it.
         """
         if is_profiling() or self._modes.dispatch_depth():
             return self._pinned.get(site, True)
@@ -203,7 +203,7 @@ class TransferProbe:
 
     def _placed(self, start: int, caller: FrameType | None, given: Arguments) -> None:
         session = self._session
-        if session.on_copy_begin.watchers:  # a mark is left on the device that it is on
+        if session.on_copy_begin.watchers:  # mark the model's device
             self._note_device_of(given[0][0])
         end = session.phase_now()
         session.emit(_PLACEMENT, start, end, session.sites.find(caller))
@@ -217,15 +217,15 @@ class TransferProbe:
                 self._note_device(device)
 
 
-def is_made_in(line: str) -> bool:
-    """Whether all that a line copies is made there by torch's functions, out of nothing."""
-    ends = (_end_of_call(line, made.end()) for made in _MAKES.finditer(line))
+def is_created_in(line: str) -> bool:
+    """Returns whether all tensors that a line copies are created in it by torch's functions."""
+    ends = (_end_of_call(line, creation.end()) for creation in _CREATES.finditer(line))
     copies = sum(_COPIES.match(line, end) is not None for end in ends)
     return 0 < copies == len(_COPIES.findall(line))
 
 
 def _end_of_call(line: str, begin: int) -> int:
-    """Returns where the call ends whose arguments begin there; the line's end if it does not."""
+    """Returns the end of the call whose arguments start at `begin`, or the line's end."""
     depth = 1
     for at in range(begin, len(line)):
         depth += {"(": 1, ")": -1}.get(line[at], 0)

@@ -1,8 +1,7 @@
-"""Copies of threads' stacks, to be named later without the script's frames.
+"""Copies threads' stacks, which are named later without the script's frames.
 
-Whoever holds a frame keeps alive what it refers to, and while Python code holds another thread's,
-that thread may run on. So frames are asked for, read and released within one call into C, during
-which the GIL is held.
+A held frame keeps its variables alive, and while Python code reads another thread's frame, that
+thread may continue. So frames are read and released within one C call that keeps the GIL.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _ONCE: Final[tuple[tuple[()]]] = ((),)
 
 
 class CopiedFrame:
-    """A frame without the script's values; its code gives the line number of `f_lasti`."""
+    """A frame without variables; its code and `f_lasti` give the line number."""
 
     __slots__ = ("f_back", "f_code", "f_lasti")
 
@@ -37,7 +36,7 @@ Place = FrameType | CopiedFrame
 
 
 def stack_of(thread: int) -> CopiedFrame | None:
-    """Returns a copy of a thread's innermost frame and, behind it, of all others; None if gone."""
+    """Returns a copy of a thread's innermost frame with its callers, None if it has ended."""
     places: list[tuple[CodeType, int]] = []
     # Each frame's `f_back`, down to the outermost's None.
     stack: Iterator[Any] = accumulate(chain(_frame_of(thread), repeat("f_back")), _FOLLOWED)
@@ -50,24 +49,24 @@ def stack_of(thread: int) -> CopiedFrame | None:
 
 
 def codes_by_thread() -> dict[int, CodeType]:
-    """Returns the code that each thread is in, innermost, by its ident."""
+    """Returns each thread's innermost code by ident."""
     frames, same = tee(starmap(sys._current_frames, _ONCE))
     codes = map(_CODE, chain.from_iterable(map(dict.values, same)))
     pairs = [*zip(chain.from_iterable(frames), codes, strict=True)]
-    # Before any other call: `tee` keeps what it gave.
+    # Before any other call: `tee` holds its items.
     del frames, same
     return dict(pairs)
 
 
 def beginning_of_child() -> CodeType | None:
-    """Returns the code that runs a child of multiprocessing: what called it is the parent's."""
+    """Returns the code that runs a child of multiprocessing; frames above are the parent's."""
     module = sys.modules.get("multiprocessing.process")
     begins = getattr(getattr(module, "BaseProcess", None), "_bootstrap", None)
     return getattr(begins, "__code__", None)
 
 
 def globals_of(thread: int, code: CodeType) -> dict[str, Any] | None:
-    """Returns the names that a thread's innermost code has; None where that is no longer `code`."""
+    """Returns the globals of a thread's innermost frame, None if it no longer runs `code`."""
     try:
         now, names = next(map(_CODE_AND_GLOBALS, _frame_of(thread)))
     except KeyError:

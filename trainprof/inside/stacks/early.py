@@ -1,4 +1,4 @@
-"""Samples the main thread from the script's first line until torch has been imported."""
+"""Samples the main thread's stack from the script's first line until torch is imported."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any, Final
 
-from trainprof.inside.process.own_thread import OwnThread, no_collections, why_not_here
+from trainprof.inside.process.own_thread import OwnThread, no_collections, why_unsupported
 from trainprof.inside.stacks.copied_frames import CopiedFrame, stack_of
 
-# The time between two samples, at first and later: one costs Python code up to 0.7 ms.
+# Time between two samples, at first and later: one delays Python code by up to 0.7 ms.
 PERIOD_NS: Final = 40_000_000
 LATER_PERIOD_NS: Final = 200_000_000
 SHORT_PERIODS: Final = 1_500
-# A script that never imports torch is not sampled for ever.
+# A script may never import torch.
 _MOST_SAMPLES: Final = 5_000
-# Multiples of it are spread evenly over [0, 1): no period of the script's is met in step.
+# Its multiples are spread evenly over [0, 1): samples do not align with a period of the script.
 _GOLDEN_SHARE: Final = 0.618034
 
-# When it was wanted and when it was taken, ns, and the stack.
+# When it was due and taken, in ns, and the stack.
 EarlySample = tuple[int, int, CopiedFrame]
 
 
 class EarlyStacks:
-    """Keeps samples of the thread that made it, in memory: there is no log yet."""
+    """Samples the thread that creates it, in memory: the log does not exist yet."""
 
     def __init__(self) -> None:
         self._main = get_ident()
@@ -33,17 +33,17 @@ class EarlyStacks:
         self._thread = OwnThread(self._run)
 
     def begin(self) -> None:
-        if why_not_here() is None:
+        if why_unsupported() is None:
             thread = self._thread
             os.register_at_fork(
-                before=thread.end_to_fork,
-                after_in_parent=thread.go_on,
+                before=thread.end_before_fork,
+                after_in_parent=thread.restart_after_fork,
                 after_in_child=thread.forget,
             )
             thread.begin()
 
     def end(self) -> list[EarlySample]:
-        """Ends it for good; returns the samples, which are kept no longer."""
+        """Ends sampling; returns the samples and drops them."""
         self._thread.end()
         samples, self._samples = self._samples, []
         return samples
@@ -57,7 +57,7 @@ class EarlyStacks:
                 taken = perf_counter_ns()
                 with no_collections():
                     stack = stack_of(self._main)
-                # Of code that held the GIL for longer this is the end, for all that were due.
+                # If code held the GIL for longer, this sample stands for all that were due.
                 while due <= taken:
                     if stack is not None:
                         self._samples.append((due, taken, stack))

@@ -1,4 +1,4 @@
-"""Keeps the last stacks of this process in a file that outlives any end of the process."""
+"""Keeps this process's last stacks in a file that survives however the process ends."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from trainprof.inside.stacks.copied_frames import CopiedFrame, beginning_of_chil
 from trainprof.record.last_stacks import SLOT_BYTES, SLOTS, STACKS_SUFFIX
 from trainprof.record.log_chunk import allocate
 
-# The next sample is this much later than the last one, at first.
+# Time between samples: at first, doubling up to PERIOD_S.
 FIRST_PERIOD_S: Final = 0.05
 PERIOD_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 3600.0
-# Of file and function names, so that a sample fits its slot.
+# Length of file and function names, so that a sample fits its slot.
 _LONGEST_NAME: Final = 240
 
 Position = tuple[str, int, str]
@@ -46,7 +46,7 @@ class LastStacks:
         return min(max(self.due_ns - perf_counter_ns(), 0) * 1e-9, _LONGEST_WAIT_S)
 
     def write(self, threads: Iterable[int] = ()) -> None:
-        """Samples the main thread and others, by their idents, and writes it down."""
+        """Samples and writes the stacks of the main thread and others, by their idents."""
         if self._is_refused:
             return
         now = perf_counter_ns()
@@ -72,7 +72,7 @@ class LastStacks:
         self._put(self._sample)
 
     def end(self) -> None:
-        """Writes down that the process ends; its last stacks stay."""
+        """Records that the process ends, and keeps its last stacks."""
         if self._sample and not self._is_refused:
             now = perf_counter_ns()
             self._put({**self._sample, "at_ns": now, "ended_ns": now})
@@ -86,7 +86,7 @@ class LastStacks:
         return {"since_ns": since, "user": user, "called": called, "innermost": innermost}
 
     def _frames(self, stack: CopiedFrame) -> tuple[Position | None, Position | None, Position]:
-        """Returns the user's innermost frame, the one that it called, and the innermost of all."""
+        """Returns the innermost user frame, the one that it called, and the innermost frame."""
         innermost: CopiedFrame | None = None
         called: CopiedFrame | None = None
         frame: CopiedFrame | None = stack
@@ -95,7 +95,7 @@ class LastStacks:
             if self._sites.is_user_code(frame.f_code):
                 callee = None if called is None else self._place(called)
                 return self._place(frame), callee, self._place(innermost or frame)
-            # Ours are wrappers of what the user has called.
+            # Our frames wrap functions that the user called.
             if not self._sites.is_ours(frame.f_code):
                 called, innermost = frame, innermost or frame
             frame = frame.f_back
@@ -124,7 +124,7 @@ class LastStacks:
 
 
 def _mapped(path: str) -> memoryview:
-    """Returns the bytes of a new file, for writing; Python's own mmap would keep a descriptor."""
+    """Returns a new file's bytes for writing; Python's mmap would keep a descriptor open."""
     import ctypes
 
     size = SLOTS * SLOT_BYTES

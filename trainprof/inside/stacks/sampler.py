@@ -1,4 +1,4 @@
-"""Samples the stacks of computing threads a few times a second, of the main one each second."""
+"""Samples the stacks of computing threads several times a second, of the main one each second."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.process.own_thread import (
     OwnThread,
     core_times,
-    has_a_core,
+    is_runnable,
     no_collections,
-    times_waited,
-    why_not_here,
+    voluntary_switches,
+    why_unsupported,
 )
 from trainprof.inside.session import Session
 from trainprof.inside.stacks.copied_frames import (
@@ -41,37 +41,37 @@ from trainprof.inside.stacks.early import (
 from trainprof.inside.stacks.last_stacks import LastStacks
 from trainprof.record.schema import Kind, StackFlag, Topic
 
-# How many samples, and the time between two until then.
+# Number of samples, and the time between them up to it.
 PERIODS_NS: Final = ((SHORT_PERIODS, PERIOD_NS),)
 _MOST_THREADS: Final = 4
 _MOST_STACKS: Final = 5_000
-# Python code that is made to release the GIL does so within this share of the switch interval.
+# Python code that is asked for the GIL releases it within this share of the switch interval.
 _LETS_GO_WITHIN: Final = 0.1
-# What holds the GIL for this many intervals is one call.
+# The GIL held for this many intervals means a single call of C code.
 _ONE_CALL: Final = 4
-# For this many samples at most a single call counts.
+# The most samples that a single call stands for.
 _MOST_MISSED: Final = 1_000
-# Of the time since the last sample; the kernel updates a thread's account at its ticks.
+# Share of the time since the last sample; the kernel updates a thread's times at its ticks.
 _NEARLY_ALL: Final = 0.8
-# Every how many samples all threads are asked for their CPU time, also those that seem to wait.
+# One in this number of samples reads the CPU time of all threads, waiting ones too.
 _ALL_EVERY: Final = 8
-# Of the time: a thread that has less of a core sleeps, whatever line it is at.
+# Share of a core below which a thread sleeps, whatever its line.
 _AT_WORK_FROM: Final = 0.02
-# One that has this much of a core is asked for again, also where it is at a line that waits.
+# Share of a core from which a thread is read again, even at a line that waits.
 _BUSY_FROM: Final = 0.1
-# In less time than that the GIL may not have gone round.
+# In less time than this not every thread may have had the GIL.
 _LEAST_NS: Final = 20_000_000
-# Asking holds the GIL for some 10 us a thread, and ten times that the first time.
+# Reading holds the GIL for 10 us a thread, the first time for ten times that.
 _MOST_ASKED: Final = 6
-# A script may start many, one after the other.
+# A script may start many threads, one after the other.
 _MOST_KNOWN: Final = 64
-# A function of a module with torch that names one of these computes with arrays, or may.
+# A function that names one of these may compute with arrays, even in a module that uses torch.
 _OF_ARRAYS: Final = ("numpy", "scipy")
-# As a metaclass could not answer for its class: nothing of the script's is to run.
+# By `type`: a metaclass of the script may override it.
 _MODULE_OF_CLASS: Final = type.__dict__["__module__"].__get__
 _SAMPLED: Final = int(Kind.STACK_SAMPLE)
 CoreTimes = tuple[int, int] | None
-# Python's own, whose code does little but wait for a lock, a pipe, a socket or a child.
+# Standard modules that mostly wait for a lock, a pipe, a socket or a child.
 _WAITING: Final = (
     "threading queue selectors socket ssl subprocess concurrent/futures/_base "
     "multiprocessing/connection multiprocessing/popen_fork multiprocessing/queues "
@@ -92,16 +92,16 @@ class _KnownThread:
 
 
 class ThreadCpuShares:
-    """The share of the time that threads were on a core, by their idents; `busy` had much of it."""
+    """Measures threads' shares of a core, by ident; `busy` are those with much of one."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], _KnownThread] = {}
         self.busy: set[int] = set()
 
     def shares(self, threads: Iterable[int], now_ns: int) -> dict[int, float | None]:
-        """Returns for each thread its share of a core since it was last asked for.
+        """Returns each thread's share of a core since its last reading.
 
-        None where it is new, behind the first few, or cannot be known.
+        None for a new thread, for those after the first few, and if unknown.
         """
         shares: dict[int, float | None] = {}
         known, asked = self._known, 0
@@ -132,7 +132,7 @@ class ThreadCpuShares:
 
 
 def _native_id(ident: int) -> int | None:
-    """Returns the kernel's id of a thread that `threading` knows; nothing of it is run."""
+    """Returns the kernel's id of a thread known to `threading`, without running its code."""
     threads: Any = getattr(sys.modules.get("threading"), "_active", None)
     thread = threads.get(ident) if isinstance(threads, dict) else None
     if thread is None:
@@ -141,8 +141,8 @@ def _native_id(ident: int) -> int | None:
     return native if isinstance(native, int) else None
 
 
-class TorchUsers:
-    """Which library code may have called torch's operators, by the names that its module has."""
+class TorchUse:
+    """Decides whether library code may call torch operators, by its module's names."""
 
     def __init__(self) -> None:
         # By id, as in CallSites.
@@ -152,11 +152,11 @@ class TorchUsers:
     def uses(
         self, code: CodeType, module_of: Callable[[], dict[str, Any] | None]
     ) -> tuple[bool, bool]:
-        """Returns whether code may compute by torch, and whether by arrays, as it has no torch."""
+        """Returns whether code may compute with torch, and whether with arrays without torch."""
         known = self._known.get(id(code))
         if known is None:
             module = module_of()
-            if module is None:  # it is another's turn by now
+            if module is None:  # the thread runs other code by now
                 return False, False
             known = self._known[id(code)] = _uses(code, module)
             self._judged.append(code)
@@ -165,10 +165,10 @@ class TorchUsers:
 
 def _uses(code: CodeType, module: dict[str, Any]) -> tuple[bool, bool]:
     names = code.co_names
-    # As a method of tensors, or as what the function imports.
+    # As a tensor's method, or an import within the function.
     by_arrays = not set(_OF_ARRAYS).isdisjoint(names)
     has_torch = has_arrays = False
-    # At once: its own thread may go on to define names.
+    # A copy: the module's thread may define names concurrently.
     for name, thing in list(dict.items(module)):
         package = _package_of(thing)
         by_arrays |= package in _OF_ARRAYS and name in names
@@ -178,7 +178,7 @@ def _uses(code: CodeType, module: dict[str, Any]) -> tuple[bool, bool]:
 
 
 def _package_of(thing: object) -> str:
-    """Returns the package that a module is in, or that something is from; empty if not known."""
+    """Returns the package of a module, function or class, "" if unknown."""
     kind = type(thing)
     module: object
     if kind is ModuleType:
@@ -192,14 +192,14 @@ def _package_of(thing: object) -> str:
 
 @dataclass(slots=True)
 class _Sample:
-    """Where threads are, by ident.
+    """A sample of all threads, by ident.
 
     Attributes:
-        watched: Stacks of those that are watched.
-        uses: Whether the code of these may compute by torch, and a library's by arrays alone.
-        others: All others but ours.
-        waiting: Of all, those at a line that waits.
-        works: The rest of them; in the end those that do work.
+        watched: Stacks of watched threads.
+        uses: By watched thread, whether its code may compute with torch, or with arrays only.
+        others: All other threads but ours.
+        waiting: Threads at a line that waits.
+        works: All other threads, later without those that sleep.
     """
 
     watched: dict[int, CopiedFrame] = field(default_factory=dict)
@@ -219,19 +219,19 @@ class _Sample:
 
 
 class StackSampler:
-    """A thread of ours that asks for the GIL now and then, and records where the others are.
+    """A thread that takes the GIL now and then and records the other threads' stacks.
 
-    Where a thread releases the GIL by itself, it may have gone on to another line: only the place
-    of one that was made to let go is KNOWN. How long the GIL was held is recorded too: torch's
-    operators release it all the time. A sample that had to wait for longer than the time between
-    two stands for each that was due in between.
+    A thread that released the GIL by itself may have continued to another line: its place is KNOWN
+    only if it was forced to release it. The time for which the GIL was held is recorded too, for
+    torch's operators release it often. A sample that waited longer than a period stands for all
+    samples that were due in between.
 
-    From torch's import on it also writes down once a second where threads are, to explain a run
-    that hangs: see record/last_stacks.py. It is not one of `threading`'s threads, takes no signals,
-    and does not live while the process forks.
+    From torch's import on it also writes the stacks into a file once a second, to explain a run
+    that hangs: see record/last_stacks.py. `threading` does not know the thread; it blocks signals
+    and is ended before a fork.
     """
 
-    name = "looks"
+    name = "stacks"
 
     def __init__(self) -> None:
         self._is_on = False
@@ -242,18 +242,18 @@ class StackSampler:
         self._samples = 0
         self._stacks: dict[tuple[object, ...], int] = {}
         self._cpu_shares = ThreadCpuShares()
-        self._torch_users = TorchUsers()
+        self._torch_use = TorchUse()
         self._uniform = Random().uniform
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        reason = why_not_here()
+        reason = why_unsupported()
         if reason is not None:
             session.unavailable(self.name, reason)
             return
         self._session, self._patcher = session, patcher
         fetch = sys.modules.get("torch.utils.data._utils.fetch")
         self._fetch_file = getattr(fetch, "__file__", None)
-        if not session.options.get("lines"):  # lines say more, and would be timed with samples
+        if not session.options.get("lines"):  # lines are more exact, and would include our samples
             session.on_thread.subscribe(patcher.guarded(self._watch))
             if session.early_stacks is not None and threading.main_thread().ident == get_ident():
                 self._watch_set_up(session.early_stacks)
@@ -263,18 +263,18 @@ class StackSampler:
         patcher.on_undo(self._finish)
         session.on_end.subscribe(patcher.guarded(self._finish))
         os.register_at_fork(
-            before=patcher.guarded(self._thread.end_to_fork),
-            after_in_parent=patcher.guarded(self._go_on),
+            before=patcher.guarded(self._thread.end_before_fork),
+            after_in_parent=patcher.guarded(self._restart_after_fork),
             after_in_child=self._forget,
         )
         util = sys.modules.get("multiprocessing.util")
-        if util is not None:  # its children: others may go on to another program, or to fork again
+        if util is not None:  # only its children; others may exec or fork again
             begin = patcher.guarded(self._begin)
             util.register_after_fork(self, lambda _: begin())
         self._begin()
 
     def _watch_set_up(self, early: list[EarlySample]) -> None:
-        """Samples the main thread from now on; until the first step its libraries are named."""
+        """Samples the main thread from now on; names its libraries until the first step."""
         self._names_libraries, main = True, get_ident()
         for at, taken, stack in early:
             number = self._stack(stack)
@@ -291,7 +291,7 @@ class StackSampler:
         thread = get_ident()
         if thread not in self._watched and len(self._watched) < _MOST_THREADS:
             if not self._watched:
-                self._thread.end()  # it waits for its next second
+                self._thread.end()  # it may wait up to a second
             self._natives.append(get_native_id())
             self._watched.append(thread)
             self._begin()
@@ -300,9 +300,9 @@ class StackSampler:
         if self._is_on and not self._patcher.is_silent:
             self._thread.begin()
 
-    def _go_on(self) -> None:
+    def _restart_after_fork(self) -> None:
         if self._is_on and not self._patcher.is_silent:
-            self._thread.go_on()
+            self._thread.restart_after_fork()
 
     def _finish(self) -> None:
         self._thread.end()
@@ -312,7 +312,7 @@ class StackSampler:
         self._watched, self._natives = [], []
 
     def _forget(self) -> None:
-        """In a forked child, whose threads are others; stacks keep their numbers there too."""
+        """Resets a forked child, which has other threads; stacks keep their numbers."""
         self._watched, self._natives = [], []
         self._names_libraries = False
         self._thread.forget()
@@ -323,7 +323,7 @@ class StackSampler:
     def _run(self, stop: Any) -> None:
         try:
             if self._watched and perf_counter_ns() >= self._last_stacks.due_ns:
-                self._last_stacks.write(self._watched)  # at once: nothing may ever run again
+                self._last_stacks.write(self._watched)  # at once: the script may hang
             while not self._watched:
                 self._last_stacks.write()
                 if stop.acquire(True, self._last_stacks.wait_s()):
@@ -338,18 +338,18 @@ class StackSampler:
 
     def _sample_until(self, stop: Any) -> None:
         now, wait = perf_counter_ns, stop.acquire
-        own_times, waits = core_times(), times_waited()
+        own_times, waits = core_times(), voluntary_switches()
         others: list[Callable[[], CoreTimes]] = []
         on_core: list[Callable[[], bool]] = []
-        # Moments that are due follow neither from what threads do nor from when one was met.
+        # Due times depend neither on what threads do nor on when samples are taken.
         due, delayed = now() + self._period_ns(), _delay(own_times())
         while True:
             due = max(due, now() - LATER_PERIOD_NS)
-            while due <= now():  # while the last one was written down
+            while due <= now():  # passed while the last sample was written
                 due += self._period_ns()
             new = self._natives[len(others) :]
             others += [core_times(thread) for thread in new]
-            on_core += [has_a_core(thread) for thread in new]
+            on_core += [is_runnable(thread) for thread in new]
             times_before, asked = [read() for read in others], now()
             before = waits()
             if wait(True, max(due - now(), 0) * 1e-9):
@@ -358,32 +358,32 @@ class StackSampler:
             wanted = [due]
             while (due := due + self._period_ns()) <= got and len(wanted) <= _MOST_MISSED:
                 wanted.append(due)
-            # First of all: what else is asked for releases the GIL, and threads go on.
+            # First of all: later calls release the GIL, and threads continue.
             with no_collections():
                 sample = self._sample_now()
-            # One for the wait itself; whoever finds the GIL taken has to wait once more.
+            # One is the wait itself; a taken GIL adds another.
             times = waits() - before - 1
             with no_collections():
                 was_free = times <= 0
-                # At once: whoever wants the GIL now sleeps because of us.
+                # At once: threads that want the GIL now sleep because of us.
                 runs = [is_on_core() for is_on_core in on_core] if was_free else []
                 last, delayed = delayed, _delay(own_times())
                 waited_ns = got - wanted[0] - (delayed - last)
-                if was_free:  # it came late by itself
+                if was_free:  # not delayed by the GIL
                     del wanted[1:]
                 held_ns = 0 if was_free else max(waited_ns, 0)
-                # Assumed as much while the GIL was waited for as before, while nothing was.
+                # Run delay during the wait for the GIL is assumed to be as before it.
                 pairs = list(zip(times_before, [read() for read in others], strict=True))
                 off = [_delay(after) - _delay(then) for then, after in pairs]
-                if was_free:  # who has just come to its end, and waits for us, had a core so far
+                if was_free:  # a thread that now waits for us had a core until then
                     had = [_had_all(then, after, got - asked) for then, after in pairs]
                     runs = [is_now or had_all for is_now, had_all in zip(runs, had, strict=True)]
                 off_ns = round(max(off, default=0) * max(waited_ns, 0) / max(got - asked, 1))
-                is_known = was_free or _was_made_to_let_go(waited_ns, times, off_ns)
+                is_known = was_free or _was_forced_to_release(waited_ns, times, off_ns)
                 self._samples += 1
                 running = {i for i, is_on in zip(self._watched, runs, strict=False) if is_on}
                 self._judge_others(sample, got)
-            # What is named, written down and read of code may release the GIL.
+            # Naming and writing may release the GIL.
             for ident, stack in sample.watched.items():
                 flags = sample.flags(ident, is_running=ident in running)
                 flags |= StackFlag.KNOWN if is_known else 0
@@ -411,8 +411,8 @@ class StackSampler:
         return sample
 
     def _judge_others(self, sample: _Sample, got: int) -> None:
-        """Takes off `sample.works` who sleeps."""
-        # One that seems to wait may ask again and again.
+        """Removes sleeping threads from `sample.works`."""
+        # A busy thread at a line that waits may be polling.
         works, busy = sample.works, self._cpu_shares.busy
         asked = [*((works | busy) & {*sample.others})]
         if self._samples % _ALL_EVERY == 1:
@@ -426,14 +426,14 @@ class StackSampler:
             works |= self._cpu_shares.busy
 
     def _uses(self, ident: int, code: CodeType) -> tuple[bool, bool]:
-        """Returns whether what `code`, of a thread, calls into C may be torch's, or of arrays."""
+        """Returns whether a thread's code may call torch, and whether arrays, in C."""
         sites = self._session.sites
         if sites.is_user_code(code) or sites.is_ours_or_torch(code):
             return True, False
-        return self._torch_users.uses(code, partial(globals_of, ident, code))
+        return self._torch_use.uses(code, partial(globals_of, ident, code))
 
     def _stack(self, stack: CopiedFrame) -> int:
-        """Returns the id of the user's frames in a stack, with what they call; 0 if none."""
+        """Returns the id of a stack's user frames and the libraries they call, 0 without any."""
         sites, child = self._session.sites, beginning_of_child()
         key: tuple[object, ...] = (*sites.frames(stack, child, self._fetch_file),)
         calls = sites.library_calls(stack, child, self._fetch_file) if key else ()
@@ -448,13 +448,17 @@ class StackSampler:
         return known
 
 
-def _was_made_to_let_go(waited_ns: int, times: int, off_ns: int) -> bool:
-    """Whether a thread that held the GIL released it because it was asked to, where it was.
+def _was_forced_to_release(waited_ns: int, times: int, off_ns: int) -> bool:
+    """Returns whether the thread with the GIL released it because it was asked to.
 
-    It is asked once a switch interval is over in which it never released the GIL, and does so at
-    once, or at the end of a long call. One that releases it by itself for a moment makes the
-    interval begin again: what is neither one interval nor very many may be that. The GIL was waited
-    for `waited_ns` in so many `times`; that thread may have been kept from a core for `off_ns`.
+    Python asks it after a switch interval without a release; it then releases the GIL at once, or
+    at the end of a long C call. A release by itself restarts the interval, so a wait that is
+    neither one interval nor very many may be that.
+
+    Args:
+        waited_ns: The wait for the GIL.
+        times: The number of waits in it.
+        off_ns: Time for which the thread may have waited for a core.
     """
     interval_ns = max(sys.getswitchinterval() * 1e9, 1.0)
     if waited_ns >= _ONE_CALL * interval_ns:
@@ -463,7 +467,7 @@ def _was_made_to_let_go(waited_ns: int, times: int, off_ns: int) -> bool:
 
 
 def _had_all(before: CoreTimes, after: CoreTimes, passed_ns: int) -> bool:
-    """Whether a thread was on a core, or waited for one, for nearly all the time that passed."""
+    """Returns whether a thread was on a core, or waiting for one, for nearly all of the time."""
     if before is None or after is None:
         return False
     return sum(after) - sum(before) >= _NEARLY_ALL * passed_ns

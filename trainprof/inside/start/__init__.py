@@ -1,4 +1,4 @@
-"""What runs inside the profiled process before the script's first line."""
+"""Starts recording in the profiled process before the script's first line."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def site_directory() -> str:
-    """Returns the directory to put first on PYTHONPATH: its sitecustomize starts the recording."""
+    """Returns the first directory for PYTHONPATH: its sitecustomize starts the recording."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")

@@ -1,4 +1,4 @@
-"""Starts the recording: `@profile`, and probes as soon as the script has imported torch."""
+"""Starts the recording: defines `@profile`, and attaches probes once torch is imported."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from trainprof.inside.stacks.early import EarlyStacks
     from trainprof.record.event_log import EventLog
 
-# Runs none of the script's code.
+# A helper process that runs no user code.
 HELPER_OF_MULTIPROCESSING: Final = "multiprocessing.resource_tracker"
-# Of multiprocessing's finalizers, the one with the lowest priority comes last.
-AFTER_ALL_OTHERS: Final = -(1 << 30)
+# multiprocessing's finalizer with the lowest priority runs last.
+LAST_FINALIZER: Final = -(1 << 30)
 
 T = TypeVar("T")
 
 
 class IdleProfile:
-    """Has what line_profiler's profiler object has, and times nothing."""
+    """A stand-in for line_profiler's profiler object that times nothing."""
 
     def __call__(self, function: T) -> T:
         return function
@@ -71,7 +71,7 @@ class IdleProfile:
 
 
 class ScriptProcess:
-    """This process's part in a run. There is one, made by `start`."""
+    """This process's part in a run; created once, by `start`."""
 
     def __init__(self, directory: str, options: dict[str, object]) -> None:
         self._directory = directory
@@ -80,10 +80,10 @@ class ScriptProcess:
         self._has_ended = False
         try:
             self._cwd = os.getcwd()
-        except OSError:  # it has been removed
+        except OSError:  # the directory was removed
             self._cwd = os.sep
         self._log: EventLog | None = None
-        # The script needs those that it may open; the supervisor reports that nothing is recorded.
+        # The script needs all of them; the supervisor reports that nothing is recorded.
         self._is_recording = too_few_open_files() is None
         self._watch_writes()
         self._lines = self._time_lines() if self._is_recording else None
@@ -91,7 +91,7 @@ class ScriptProcess:
         self._early: EarlyStacks | None = None
 
     def install(self) -> None:
-        # As kernprof does: all modules of the script find it.
+        # As in kernprof, in builtins for all modules.
         if self._lines is None:
             if self._options.get("profile") or self._options.get("lines"):
                 builtins.profile = IdleProfile()  # type: ignore[attr-defined]
@@ -124,7 +124,7 @@ class ScriptProcess:
 
             return Lines(options, self._open_log(), directory=self._directory, cwd=self._cwd)
         except ImportError as error:
-            reason = f"the script's Python cannot import line_profiler: {error}"
+            reason = f"your Python cannot import line_profiler: {error}"
             self._note("PROBE_UNAVAILABLE", {"probe": "lines", "reason": reason})
         except Exception as error:
             self._report("lines", error)
@@ -132,12 +132,12 @@ class ScriptProcess:
 
     def _install_lines(self, lines: Lines) -> None:
         builtins.profile = lines.profile  # type: ignore[attr-defined]
-        # Where `if 'profile' not in globals()` looks.
+        # For `if 'profile' not in globals()`.
         sys.modules["__main__"].__dict__.setdefault("profile", lines.profile)
         callbacks: dict[str, Callable[[ModuleType, int, int], None]] = {
             "torch": self._on_torch,
             "multiprocessing.util": lambda *_: self._watch_multiprocessing(),
-            "runpy": lambda runpy, *_: lines.reach_into(runpy),
+            "runpy": lambda runpy, *_: lines.define_in_children(runpy),
         }
         AfterImport(callbacks, lines.around_import).install()
         lines.install()
@@ -153,7 +153,7 @@ class ScriptProcess:
             from trainprof.record.schema import Kind
 
             def record(path: str, was_there: bool) -> None:
-                """Notes it now, however this process ends, were it all that it recorded."""
+                """Records it at once, even if the process records nothing else."""
                 self._note("TRIAL", {"written": [path], "was_there": was_there})
                 log = self._open_log()
                 if not log.is_open:
@@ -178,7 +178,7 @@ class ScriptProcess:
             from trainprof.record.schema import Kind
 
             log = self._open_log()
-            if self._is_script:  # opens the log now: it takes milliseconds, and not in a step
+            if self._is_script:  # opens the log now: that takes ms, too long within a step
                 log.emit(Kind.TORCH_IMPORT, start_ns, end_ns)
             else:
                 log.remember(Kind.TORCH_IMPORT, start_ns, end_ns)
@@ -189,7 +189,7 @@ class ScriptProcess:
                 self.session.early_stacks = self._early.end()
             trial = self._options.get("trial")
             probes = default_probes(trial if isinstance(trial, dict) else None)
-            if self._lines is not None:  # last, so that it is around the others
+            if self._lines is not None:  # last: its wrappers are the outermost
                 from trainprof.inside.lines.probe import LinesProbe
 
                 probes.append(LinesProbe(self._lines))
@@ -215,18 +215,18 @@ class ScriptProcess:
             self._lines.after_fork()
 
     def _watch_multiprocessing(self) -> None:
-        """Its children end by `os._exit`, behind finalizers of their own."""
+        """Records the end of multiprocessing's children, which end by `os._exit`."""
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
             util.register_after_fork(self, ScriptProcess._await_end_of_child)
 
     def _await_end_of_child(self) -> None:
         util = sys.modules["multiprocessing.util"]
-        util.Finalize(None, self._on_end_of_child, exitpriority=AFTER_ALL_OTHERS)
+        util.Finalize(None, self._on_end_of_child, exitpriority=LAST_FINALIZER)
 
     def _on_end_of_child(self) -> None:
         error = sys.exc_info()[1]
-        if isinstance(error, SystemExit):  # torch.multiprocessing makes one of what a rank raised
+        if isinstance(error, SystemExit):  # torch.multiprocessing turns a rank's error into one
             error = error.__context__ if error.code else None
         self._note_end(type(error).__name__ if error is not None else None)
 
@@ -235,7 +235,7 @@ class ScriptProcess:
         self._note_end(raised.__name__ if raised is not None else None)
 
     def _note_end(self, exception: str | None) -> None:
-        """Notes how the process came to its end; of others than the script only if it recorded."""
+        """Records how the process ended; for a child only if it recorded anything."""
         if self._has_ended:
             return
         if self._early is not None:

@@ -1,4 +1,4 @@
-"""Calls us right after the script itself has imported a module; nothing is imported early."""
+"""Calls back right after the script has imported a module; imports nothing itself."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 
 class AfterImport:
-    """A `sys.meta_path` finder that finds nothing of its own.
+    """A `sys.meta_path` finder that only delegates to the finders after it.
 
-    It asks the finders behind it and lends the loader an `exec_module` that calls back once the
-    module has been executed. Loader, spec and module stay what they would have been.
+    It temporarily sets an `exec_module` on the loader that calls back after the module's execution.
+    Loader, spec and module are otherwise unchanged.
 
     Args:
-        callbacks: By name; they get the module and when its execution began and ended, in ns.
-        around: Asked about each module of Python source for what to execute it in, if anything.
+        callbacks: By module name; get the module and the begin and end of its execution in ns.
+        around: Returns, for each module of Python source, a context to execute it in, or None.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class AfterImport:
         self._around = around
 
     def install(self) -> None:
-        """Starts waiting, or calls back at once for modules that are there already."""
+        """Starts waiting; calls back at once for modules already imported."""
         for name in [name for name in self._callbacks if name in sys.modules]:
             now = perf_counter_ns()
             self._callbacks.pop(name)(sys.modules[name], now, now)
@@ -59,7 +59,7 @@ class AfterImport:
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # back to the class's own
+            del loader.exec_module  # the class's again
             start = perf_counter_ns()
             try:
                 with surroundings or nullcontext():
@@ -77,7 +77,7 @@ class AfterImport:
 
         try:
             loader.exec_module = exec_module
-        except AttributeError:  # a loader with slots: leave it be
+        except AttributeError:  # a loader with slots
             return spec
         return spec
 
@@ -88,7 +88,7 @@ class AfterImport:
         self, name: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
         finders = list(sys.meta_path)
-        if self in finders:  # those before us have been asked, and have not found it
+        if self in finders:  # the finders before us found nothing
             del finders[: finders.index(self) + 1]
         for finder in finders:
             find_spec = getattr(finder, "find_spec", None)

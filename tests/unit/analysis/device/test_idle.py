@@ -354,7 +354,7 @@ def compiles(run: DeviceRun, ns: int, version: int) -> None:
     """A forward that torch compiles first: the device has nothing to do but what it had before."""
     start = run.run.now
     run.stream.mark()
-    flags = CompileFlag.TOLD
+    flags = CompileFlag.COUNT_KNOWN
     run.run.leaf(Kind.COMPILE, ns, site=run.run.site(50), value=version, flags=flags)
     run.run.passes_time(2 * MS)
     run.stream.gets(200 * US)

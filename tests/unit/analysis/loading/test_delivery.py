@@ -18,7 +18,7 @@ def take(run, loader, number, *, blocked, receive, cpu_us=None):
     with run.span(Kind.LOADER_NEXT, site=loader, value=number):
         start = run.now
         run.passes_time(blocked + receive + MS)
-        flags = 0 if cpu_us is None else NextPartsFlag.CPU_TOLD
+        flags = 0 if cpu_us is None else NextPartsFlag.CPU_KNOWN
         value = receive | (cpu_us or 0) << RECEIVE_CPU_SHIFT
         run.record(Kind.NEXT_PARTS, start, start + blocked, site=loader, value=value, flags=flags)
 

@@ -16,11 +16,11 @@ def compiling_step(
 ) -> None:
     """A step whose forward compiles, and whose backward does where `later_ns` is given."""
     with run.span(Kind.FORWARD, flags=LEARNS):
-        run.leaf(Kind.COMPILE, ns, site=site, value=times, flags=CompileFlag.TOLD)
+        run.leaf(Kind.COMPILE, ns, site=site, value=times, flags=CompileFlag.COUNT_KNOWN)
         run.passes_time(MS)
     with run.span(Kind.BACKWARD):
         if later_ns:
-            flags = CompileFlag.TOLD | CompileFlag.LATER_PART
+            flags = CompileFlag.COUNT_KNOWN | CompileFlag.LATER_PART
             run.leaf(Kind.COMPILE, later_ns, site=site, value=times, flags=flags)
         run.passes_time(MS)
     run.update(optimizer)
@@ -49,15 +49,16 @@ def test_the_first_version_for_training_is_not_compiled_again(tmp_path: Path) ->
     optimizer, site = run.optimizer(), run.site(50)
     run.learn(optimizer)
     with run.span(Kind.FORWARD, flags=LEARNS):
-        mode = CompileFlag.TOLD | CompileFlag.OTHER_MODE
+        mode = CompileFlag.COUNT_KNOWN | CompileFlag.OTHER_MODE
         run.leaf(Kind.COMPILE, 400 * MS, site=site, value=1, flags=mode)
     with run.span(Kind.BACKWARD):
-        later = CompileFlag.TOLD | CompileFlag.LATER_PART
+        later = CompileFlag.COUNT_KNOWN | CompileFlag.LATER_PART
         run.leaf(Kind.COMPILE, 100 * MS, site=site, value=1, flags=later)
     run.update(optimizer)
     for times, flag in ((2, CompileFlag.OTHER_NUMBER), (3, CompileFlag.OTHER_NUMBER)):
         with run.span(Kind.FORWARD, flags=LEARNS):
-            run.leaf(Kind.COMPILE, 50 * MS, site=site, value=times, flags=CompileFlag.TOLD | flag)
+            flags = CompileFlag.COUNT_KNOWN | flag
+            run.leaf(Kind.COMPILE, 50 * MS, site=site, value=times, flags=flags)
         with run.span(Kind.BACKWARD):
             run.passes_time(MS)
         run.update(optimizer)

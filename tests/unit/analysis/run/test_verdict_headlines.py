@@ -164,7 +164,7 @@ def test_evaluation_is_where_the_code_that_trains_calls_for_it(
     def begins(loader, frames):
         sites = [run.text(Topic.SITE, ["/work/train.py", *frame]) for frame in frames]
         value = run.text(Topic.STACK, sites) if frames else 0
-        run.record(Kind.LOADER_PASS, run.now, run.now, site=loader, value=value)
+        run.record(Kind.LOADER_EPOCH, run.now, run.now, site=loader, value=value)
 
     begins(validation, [(10, "main")])  # once, ahead of all
     for _ in range(4):

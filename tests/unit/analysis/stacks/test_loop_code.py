@@ -218,7 +218,7 @@ def set_up(
         if step in python_ms:
             python_at(run, python_ms[step] * MS, 50)
         if step in (compiling_ms or {}):
-            with run.span(Kind.COMPILE, site=site, flags=CompileFlag.TOLD):
+            with run.span(Kind.COMPILE, site=site, flags=CompileFlag.COUNT_KNOWN):
                 python_at(run, (compiling_ms or {})[step] * MS, 50)
                 run.leaf(Kind.GC, 7 * MS)
         if usual_ms:

@@ -73,7 +73,7 @@ TWO_CLASSES = with_optimizers(loops("AdamW", 30, 60, 0.5), loops("SGD", 30, 61, 
 TWO_BUILDERS = with_optimizers(BY_BASELINES, loops("Adam", line=1, spent_s=0.5))
 LIGHTNING = with_optimizers(loops(), trains_by_lightning=True, clips=True)
 SET_TO_LOOP, SET_BY_TRAINER = (
-    on_device(with_optimizers(loops(is_told_to=True, built_by=built_by)), launch_s=1.0)
+    on_device(with_optimizers(loops(without_foreach=True, built_by=built_by)), launch_s=1.0)
     for built_by in (None, "transformers")
 )
 

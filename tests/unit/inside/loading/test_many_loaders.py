@@ -12,7 +12,7 @@ from support.session import Recorder
 from torch.utils.data import DataLoader
 
 from trainprof.inside.loading import loader_metadata
-from trainprof.inside.loading.loader_metadata import FIRST_LOOKS
+from trainprof.inside.loading.loader_metadata import FIRST_INSPECTIONS
 from trainprof.inside.spans.fetch import FetchProbe
 from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.record.schema import Kind, Topic
@@ -43,13 +43,13 @@ class Drawing(Numbers):
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The lengths of datasets that were gone through."""
     lengths: list[int] = []
-    plain = loader_metadata.look_closer
+    plain = loader_metadata.inspect_closely
 
-    def look_closer(loader: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
+    def inspect_closely(loader: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
         lengths.append(loader.dataset.length)
         return plain(loader, *arguments, **options)
 
-    monkeypatch.setattr(loader_metadata, "look_closer", look_closer)
+    monkeypatch.setattr(loader_metadata, "inspect_closely", inspect_closely)
     return lengths
 
 
@@ -61,7 +61,7 @@ def test_fewer_loaders_of_a_line_are_inspected(recorder: Recorder, looked_at: li
     recorder.start(LoaderProbe())
     for length in range(1, 101):
         first_of(DataLoader(Numbers(length)))
-    assert FIRST_LOOKS == 8
+    assert FIRST_INSPECTIONS == 8
     assert looked_at == [*range(1, 9), 16, 32, 64]
     notes = recorder.read().notes(Topic.LOADER)
     assert [note["dataset_length"] for note in notes] == list(range(1, 101))

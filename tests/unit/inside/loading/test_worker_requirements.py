@@ -86,9 +86,9 @@ UNPICKLABLE = [
     (lambda: Reader(Transform(lambda x: x)), ["dataset.held.how (a lambda)"]),
     (lambda: Reader([at_the_top, lambda x: x]), ["dataset.held[1] (a lambda)"]),
     (lambda: Reader(functools.partial(lambda x: x)), ["dataset.held (a lambda)"]),
-    (lambda: Reader(made_here()[0]), ["dataset.held (a class made in a function)"]),
-    (lambda: made_here()[1], ["dataset (a class made in a function)"]),
-    (lambda: Reader(made_here()[2]), ["dataset.held (a function made in a function)"]),
+    (lambda: Reader(made_here()[0]), ["dataset.held (a local class)"]),
+    (lambda: made_here()[1], ["dataset (a local class)"]),
+    (lambda: Reader(made_here()[2]), ["dataset.held (a local function)"]),
     (lambda: Reader(threading.Lock()), ["dataset.held (a lock)"]),
     (lambda: Reader(x for x in ()), ["dataset.held (a generator)"]),
     (lambda: Reader(pickle), ["dataset.held (a module)"]),
@@ -110,7 +110,7 @@ def test_functions_of_the_loader_are_sent_too() -> None:
     assert unpicklable(loader(collate_fn=lambda x: x)) == ["collate_fn (a lambda)"]
     init = functools.partial(made_here()[2], 1)
     [named] = unpicklable(loader(worker_init_fn=init))
-    assert named == "worker_init_fn (a function made in a function)"
+    assert named == "worker_init_fn (a local function)"
 
 
 class Touchy:

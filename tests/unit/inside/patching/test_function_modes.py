@@ -83,7 +83,7 @@ def test_copies_are_the_scripts_own_lines(recorder: Recorder) -> None:
     recorder.start(transfer_probe())
     line = copies()
     events = recorder.read().of(Kind.TRANSFER)
-    made = TransferFlag.H2D | TransferFlag.MADE_THERE
+    made = TransferFlag.H2D | TransferFlag.CREATED_IN_LINE
     assert [event.flags for event in events] == [made, TransferFlag.H2D, TransferFlag.D2H]
     assert [int(event.line.partition(":")[2]) - line for event in events] == [1, 3, 4]
 

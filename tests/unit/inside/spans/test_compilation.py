@@ -70,8 +70,8 @@ def test_each_version_is_recorded_with_its_line_and_its_time(recorder: Recorder)
     events = recorder.read().of(Kind.COMPILE)
     assert [(event.ns, event.value) for event in events] == [(7_000, 0), (7_000, 1), (7_000, 2)]
     assert {event.line for event in events} == {f"test_compilation.py:{begins + 2}"}
-    number = CompileFlag.TOLD | CompileFlag.OTHER_NUMBER
-    assert [event.flags for event in events] == [CompileFlag.TOLD, number, number]
+    number = CompileFlag.COUNT_KNOWN | CompileFlag.OTHER_NUMBER
+    assert [event.flags for event in events] == [CompileFlag.COUNT_KNOWN, number, number]
 
 
 def test_why_there_is_another_version(recorder: Recorder) -> None:
@@ -84,7 +84,7 @@ def test_why_there_is_another_version(recorder: Recorder) -> None:
     compiled(torch.ones(4, 3))
     model.eval()
     compiled(torch.ones(4, 3))
-    flags = [event.flags & ~CompileFlag.TOLD for event in recorder.read().of(Kind.COMPILE)]
+    flags = [event.flags & ~CompileFlag.COUNT_KNOWN for event in recorder.read().of(Kind.COMPILE)]
     assert flags[:3] == [0, CompileFlag.OTHER_MODE, CompileFlag.OTHER_SHAPE]
     assert all(flag == CompileFlag.OTHER_MODE for flag in flags[3:])
 

@@ -46,7 +46,7 @@ def test_each_next_is_split(recorder: Recorder) -> None:
     for part, call in zip(parts, calls, strict=True):
         assert part.text["kind"] == "DataLoader"
         received_ns, cpu_us = part.value & LOW_BITS, part.value >> RECEIVE_CPU_SHIFT
-        assert part.flags == NextPartsFlag.CPU_TOLD
+        assert part.flags == NextPartsFlag.CPU_KNOWN
         assert call.start <= part.start
         assert 0 < part.ns + received_ns <= call.ns
         assert cpu_us * 1000 <= part.ns + received_ns

@@ -17,18 +17,18 @@ from torch.overrides import TorchFunctionMode
 from trainprof.inside.spans import fetch_usage
 from trainprof.inside.spans.fetch_usage import (
     FIRST_LONG,
-    FIRST_LOOKED_AT,
+    FIRST_MEASURED,
     LONG_NS,
+    MANY_AFTER,
     ONE_OF_BATCHES,
     ONE_OF_LONG,
-    ONE_OF_QUICK,
+    ONE_OF_MANY,
     ONE_OF_SHORT,
-    QUICK_AFTER,
     SHORT_NS,
     BatchScale,
     UsageMeter,
 )
-from trainprof.record.schema import FAULTS_SHIFT, NOT_TOLD, Kind
+from trainprof.record.schema import FAULTS_SHIFT, NOT_REPORTED, Kind
 
 START = 1_000_000
 SECOND_NS = 1_000_000_000
@@ -174,7 +174,7 @@ def test_a_script_closes_all_files(
         if is_theirs:
             assert os.read(ours, 5) == b"1 2 3"
             os.close(ours)
-    assert [site for _, _, site, _, _ in log] == [NOT_TOLD if is_theirs else 0]
+    assert [site for _, _, site, _, _ in log] == [NOT_REPORTED if is_theirs else 0]
 
 
 def measured_at(meter: UsageMeter, count: int) -> np.ndarray[Any, Any]:
@@ -188,10 +188,10 @@ def test_short_fetches_are_sampled_evenly_in_any_period(
 ) -> None:
     rounds = 4096
     meter = UsageMeter(log.emit, None)
-    at_first = measured_at(meter, QUICK_AFTER)
+    at_first = measured_at(meter, MANY_AFTER)
     assert at_first.mean() == pytest.approx(1 / ONE_OF_SHORT, rel=0.1)
     share = measured_at(meter, rounds * period).reshape(rounds, period)
-    assert share.mean(axis=0) == pytest.approx(1 / ONE_OF_QUICK, rel=0.25)
+    assert share.mean(axis=0) == pytest.approx(1 / ONE_OF_MANY, rel=0.25)
 
 
 def test_of_long_fetches_the_first_are_measured_all(kernel: Kernel, log: Log) -> None:
@@ -244,9 +244,9 @@ def test_a_mode_of_the_scripts_does_not_see_us_ask(scale: BatchScale) -> None:
 
 def test_after_the_first_batches_each_nth_is_read() -> None:
     scale = BatchScale(torch)
-    sizes = [scale.of(torch.zeros(1 + number % 2)) for number in range(FIRST_LOOKED_AT + 400)]
-    first, later = sizes[:FIRST_LOOKED_AT], [size for size in sizes[FIRST_LOOKED_AT:] if size]
-    assert first == [(4, 1), (8, 1)] * (FIRST_LOOKED_AT // 2)
+    sizes = [scale.of(torch.zeros(1 + number % 2)) for number in range(FIRST_MEASURED + 400)]
+    first, later = sizes[:FIRST_MEASURED], [size for size in sizes[FIRST_MEASURED:] if size]
+    assert first == [(4, 1), (8, 1)] * (FIRST_MEASURED // 2)
     assert len(later) == pytest.approx(400 / ONE_OF_BATCHES, abs=3)
     # However sizes alternate, both are seen as often.
     assert later.count((4, 1)) == pytest.approx(len(later) / 2, abs=3)

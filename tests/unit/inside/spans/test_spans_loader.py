@@ -99,7 +99,7 @@ def test_who_goes_through_a_loader_and_how_often(watched: Recorder, workers: int
     lines = [go(), go()]
     call = sys._getframe().f_lineno - 1
     recording = watched.read()
-    passes = recording.of(Kind.LOADER_PASS)
+    passes = recording.of(Kind.LOADER_EPOCH)
     for event, line in zip(passes, lines, strict=True):
         stack = json.loads(recording.texts[event.value][1])
         places = [json.loads(recording.texts[site][1])[1:] for site in stack[:2]]

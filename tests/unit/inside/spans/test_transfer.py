@@ -15,7 +15,7 @@ from support.session import Recorder
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainprof.inside.spans.transfer import is_made_in
+from trainprof.inside.spans.transfer import is_created_in
 from trainprof.record.schema import Kind, TransferFlag
 
 GPU = "fakegpu"
@@ -99,7 +99,7 @@ def test_non_blocking(
     ],
 )
 def test_a_line_that_makes_what_it_copies(line: str, expected: bool) -> None:
-    assert is_made_in(line) is expected
+    assert is_created_in(line) is expected
 
 
 def test_a_copy_of_what_its_line_makes_has_a_flag(recorder: Recorder) -> None:
@@ -108,7 +108,7 @@ def test_a_copy_of_what_its_line_makes_has_a_flag(recorder: Recorder) -> None:
     x = torch.zeros(3)
     x.to(GPU)
     flags = [event.flags for event in recorder.read().of(Kind.TRANSFER)]
-    assert flags == [TransferFlag.H2D | TransferFlag.MADE_THERE, TransferFlag.H2D]
+    assert flags == [TransferFlag.H2D | TransferFlag.CREATED_IN_LINE, TransferFlag.H2D]
 
 
 class Pair:

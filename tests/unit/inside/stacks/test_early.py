@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainprof.inside.process.own_thread import why_not_here
+from trainprof.inside.process.own_thread import why_unsupported
 from trainprof.inside.stacks import early
 from trainprof.inside.stacks.copied_frames import CopiedFrame
 from trainprof.inside.stacks.early import EarlyStacks
 
-pytestmark = pytest.mark.skipif(why_not_here() is not None, reason="not sampled here")
+pytestmark = pytest.mark.skipif(why_unsupported() is not None, reason="not sampled here")
 
 
 @pytest.fixture

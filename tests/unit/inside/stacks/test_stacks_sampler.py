@@ -31,12 +31,12 @@ from trainprof.inside.stacks import sampler
 from trainprof.inside.stacks.sampler import (
     StackSampler,
     ThreadCpuShares,
-    TorchUsers,
-    why_not_here,
+    TorchUse,
+    why_unsupported,
 )
 from trainprof.record.schema import Kind, StackFlag, Topic
 
-pytestmark = pytest.mark.skipif(why_not_here() is not None, reason="not sampled here")
+pytestmark = pytest.mark.skipif(why_unsupported() is not None, reason="not sampled here")
 MS = 1_000_000
 
 
@@ -276,7 +276,7 @@ def test_another_thread_that_runs_python_code(recorder: Recorder, is_busy: bool)
 def test_of_a_thread_that_takes_the_gil_back_its_place_is_unknown(
     waited_ms: float, times: int, off_ms: float, is_sure: bool
 ) -> None:
-    is_known = sampler._was_made_to_let_go(round(waited_ms * MS), times, round(off_ms * MS))
+    is_known = sampler._was_forced_to_release(round(waited_ms * MS), times, round(off_ms * MS))
     assert is_known is is_sure
 
 
@@ -397,7 +397,7 @@ def test_shares_are_of_the_time_since_they_were_asked_for(cores: dict[int, int])
 
 def uses(names: dict[str, Any], does: str = "return x") -> tuple[bool, bool]:
     """Whether a function of a module with these names may compute by torch, and by arrays."""
-    users, module = TorchUsers(), dict(names)
+    users, module = TorchUse(), dict(names)
     exec(compile(f"def compute(x=None):\n    {does}\n", "/library/loss.py", "exec"), module)
     code = module["compute"].__code__
     assert users.uses(code, lambda: None) == (False, False)  # it is another's turn by now

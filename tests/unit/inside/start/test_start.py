@@ -216,7 +216,7 @@ def test_a_trial_ends_where_a_python_too_old_to_be_kept_apart_is_to_train(
     done = run_hooked([name], tmp_path, tmp_path / "run", env=path, options=trial)
     assert done.returncode == status
     assert (tmp_path / "after").exists() is (status == 0)
-    version = f"under Python {sys.version_info[0]}.{sys.version_info[1]}"
+    version = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
     assert (version in done.stderr) is (status != 0)
 
 

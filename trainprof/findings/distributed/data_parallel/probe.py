@@ -1,4 +1,4 @@
-"""Models in nn.DataParallel that are trained on several devices."""
+"""Detects models trained in nn.DataParallel on several devices."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class DataParallelNote(Note):
     """A model in nn.DataParallel.
 
     Attributes:
-        site: The user's line that constructs one, else that of the call, by number.
-        devices: That it is copied to in each step.
+        site: Site id of the user's line that constructs it, else of the call.
+        devices: Number of devices that it is copied to in each step.
     """
 
     KEY: ClassVar[str] = "data_parallel"
@@ -34,7 +34,7 @@ class DataParallelNote(Note):
 
 
 class DataParallelProbe:
-    """Checks the models called before the first step for such a one."""
+    """Checks the models that are called up to the first step."""
 
     name = "data_parallel"
 

@@ -1,4 +1,4 @@
-"""Micro-batches of one update, after each of which ranks average gradients (DDP)."""
+"""Counts micro-batches of one update after each of which DDP averages gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DDP: Final = "torch.nn.parallel.distributed"
 _MOST_PLACES: Final = 16
 # Parameters of a model whose versions are read.
 _MOST_PARAMETERS: Final = 8
-# The first ones are cold.
+# The first updates are slower.
 _SKIPPED_UPDATES: Final = 2
 _WATCHED_UPDATES: Final = 8
 _ENOUGH_UPDATES: Final = 4
@@ -29,11 +29,11 @@ _ENOUGH_UPDATES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class GradientSyncsNote(Note):
-    """Calls from one line of a model in DistributedDataParallel.
+    """Calls of a DistributedDataParallel model from one line.
 
     Attributes:
-        site: The user's line, by number.
-        batches: Mean number per update; gradients are averaged after each.
+        site: Site id of the user's line.
+        batches: Mean number of batches per update; gradients are averaged after each.
     """
 
     KEY: ClassVar[str] = "gradient_syncs"
@@ -47,13 +47,14 @@ class _Place:
     """The calls of a model from one line.
 
     Attributes:
-        updates: Number that were followed by a call.
+        updates: Updates that were followed by a call.
         added: Calls whose gradients were added to those of the call before.
-        version: Sum of the parameters' versions at the last call.
-        met_at: The number of backward passes by then.
-        written: Sum of the gradients' versions by then; None without gradients.
-        set_back: By how much it grew across an update, zero_grad in place included.
-        is_out: Gradients are averaged once an update, or cleared between micro-batches.
+        version: Sum of the parameters' version counters at the last call.
+        met_at: Number of backward passes before it.
+        written: Sum of the gradients' version counters at it, None without gradients.
+        set_back: Writes to gradients across the last update: one more than by a backward pass if
+            they were zeroed in place.
+        is_out: Gradients are averaged once per update, or zeroed between micro-batches.
     """
 
     updates: int = 0
@@ -66,7 +67,7 @@ class _Place:
 
 
 class GradientSyncsProbe:
-    """Watches the calls of models in DistributedDataParallel over a few updates."""
+    """Watches calls of DistributedDataParallel models over a few updates."""
 
     name = "gradient_syncs"
 
@@ -74,7 +75,7 @@ class GradientSyncsProbe:
         self._torch, self._session = torch, session
         self._plain = PlainTensors(torch, session)
         self._process = os.getpid()
-        # By the line and the class's name.
+        # By line and class name.
         self._places: dict[tuple[int, str], _Place] = {}
         self._thread = self._updates = self._passes = 0
         self._backward = patcher.guarded(self._begins)
@@ -149,6 +150,6 @@ class GradientSyncsProbe:
         elif not passed or not gradients:
             place.is_out = True
         elif since is not None and place.set_back is not None and since >= place.set_back:
-            place.is_out = True  # set back each time, or never
+            place.is_out = True  # zeroed each time, or never
         else:
             place.added += 1

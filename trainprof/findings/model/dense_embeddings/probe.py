@@ -1,4 +1,4 @@
-"""Records embedding tables with a dense gradient, though a batch needs few rows."""
+"""Finds embedding tables with a dense gradient although a batch uses few rows."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from trainprof.inside.session import Session
 from trainprof.inside.signals import ModuleCall
 from trainprof.record.notes import Note
 
-# Of a window; the first steps of new optimizers open more.
+# Steps of a window, and the most windows; the first step of a new optimizer opens one.
 _STEPS, _MOST_WINDOWS = 16, 3
-# A smaller table costs too little.
+# Smaller tables cost almost nothing.
 _LARGE_NUMBERS: Final = 100_000
-# Without these settings, these optimizers change only rows that have a gradient.
+# Optimizers that change only rows with a gradient, without these settings.
 _CHANGES_ALL, _CHANGES_SOME = ("momentum", "weight_decay"), ("SGD", "Adagrad")
-# Of a gradient's row: a row of the batch has a nonzero number among the first ones.
+# First columns of a gradient that are read: a row that was used has a nonzero number in them.
 _COLUMNS: Final = 4
 # A line that builds a table.
 _BUILT: Final = r"\b{}\b[\"']?\]?\s*[:=].*\bEmbedding(?:\.from_pretrained)?\("
@@ -40,11 +40,11 @@ class EmbeddingTable(Note):
     """A table with a dense gradient.
 
     Attributes:
-        rows, numbers: Of the table.
-        indices: Number of its rows with a gradient at an update: those of the batch, or all if
-            something else computes with the table.
-        site: The line that builds it, else the one that calls its model.
-        optimizer: The class of its optimizer.
+        rows, numbers: Rows and elements of the table.
+        indices: Rows with a nonzero gradient at an update: those used, or all if other code
+            computes with the table.
+        site: Site id of the line that builds it, else that calls its model.
+        optimizer: Class of its optimizer.
         is_plain: The optimizer leaves rows without a gradient unchanged.
     """
 
@@ -58,7 +58,7 @@ class EmbeddingTable(Note):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingTablesNote(Note):
-    """Tables of the models that train, and the count of numbers that a step updates."""
+    """Tables of the trained models, and the numbers that their optimizers change in a step."""
 
     KEY: ClassVar[str] = "embedding_tables"
 
@@ -67,7 +67,7 @@ class EmbeddingTablesNote(Note):
 
 
 class EmbeddingTablesProbe:
-    """Counts the rows of tables that have a gradient, once after a few updates."""
+    """Counts the rows of such tables with a gradient, once after a few updates."""
 
     name = "embedding_tables"
 
@@ -93,7 +93,7 @@ class EmbeddingTablesProbe:
     def _stop(self) -> None:
         self._session.on_step.unsubscribe(self._step)
         self._session.on_module_call.unsubscribe(self._call)
-        # By id: models with the line that called each; updates.
+        # Models with the line that called each, and updates by optimizer; both by id.
         self._models: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._updates = Counter[int]()
 
@@ -112,7 +112,7 @@ class EmbeddingTablesProbe:
             for model, site in self._models.values():
                 tables |= self._tables(model(), site, owned)
             numbers = sum(p.numel() for _, parameters in owned for p in parameters.values())
-        if reads_gradients(self._session.sites.is_user_file):  # sparse ones lack some methods
+        if reads_gradients(self._session.sites.is_user_file):  # may fail for sparse ones
             tables = {}
         self._session.note(EmbeddingTablesNote(tuple(tables.values()), numbers))
         self._stop()
@@ -121,7 +121,7 @@ class EmbeddingTablesProbe:
     def _tables(
         self, model: Any, site: int, owned: list[tuple[Any, dict[int, Any]]]
     ) -> dict[int, EmbeddingTable]:
-        """Returns the records of tables of a model that a site calls, by weights' ids."""
+        """Returns the tables of a model, called at `site`, by the id of their weight."""
         sites, tables = self._session.sites, dict[int, EmbeddingTable]()
         for name, holder in named_modules_of(model) if model is not None else ():
             weight: Any = holder.__dict__.get("_parameters", {}).get("weight")
@@ -149,7 +149,7 @@ class EmbeddingTablesProbe:
 
 
 def _rows_with_gradient(weight: Any) -> int | None:
-    """Returns the number of rows with a gradient; None without a dense one in host memory."""
+    """Returns the rows with a gradient, None without a dense gradient in host memory."""
     gradient = weight.grad
     if gradient is None or gradient.is_sparse or gradient.device.type != "cpu":
         return None
@@ -157,7 +157,7 @@ def _rows_with_gradient(weight: Any) -> int | None:
 
 
 def _changes_some(optimizer: Any, weight: Any) -> bool:
-    """Whether an optimizer's settings leave rows without a gradient unchanged."""
+    """Returns whether an optimizer leaves rows without a gradient unchanged."""
     if type(optimizer).__qualname__ not in _CHANGES_SOME:
         return False
     own = [g for g in optimizer.param_groups if any(weight is x for x in g["params"])]

@@ -1,4 +1,4 @@
-"""Records which functions of the user autograd calls in backward: hooks, custom Functions."""
+"""Records the user's functions that autograd calls in backward: hooks, custom Functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainprof.inside.session import Session
 from trainprof.record.notes import Note
 
 _MOST_PLACES: Final = 8
-# A forward may register a hook per tensor each time: this number covers all places.
+# A forward may register hooks for each tensor: this number of calls shows all of them.
 _MOST_CALLS: Final = 2_000
 _OF_TENSORS: Final = ("register_hook", "register_post_accumulate_grad_hook")
 _OF_MODULES: Final = ("register_full_backward_hook", "register_full_backward_pre_hook")
@@ -22,7 +22,7 @@ _OF_MODULES: Final = ("register_full_backward_hook", "register_full_backward_pre
 
 @dataclass(frozen=True, slots=True)
 class BackwardCodeNote(Note):
-    """Where the functions begin that backward calls, by site number."""
+    """Site ids of the first lines of functions that backward calls."""
 
     KEY: ClassVar[str] = "backward_code"
 
@@ -30,7 +30,7 @@ class BackwardCodeNote(Note):
 
 
 class BackwardCodeProbe:
-    """Records hooks as they are registered, and Function classes at the first step."""
+    """Records hooks as they are registered, and classes of Functions at the first step."""
 
     name = "backward_code"
 
@@ -58,7 +58,7 @@ class BackwardCodeProbe:
             self._add(vars(cls).get("backward"))
 
     def _add(self, function: Any) -> None:
-        """Adds a function of the user's, or the one that a callable object wraps."""
+        """Adds a user function, or the one that a callable object calls."""
         if isinstance(function, functools.partial):
             function = function.func
         if type(function) in (staticmethod, MethodType):

@@ -3,10 +3,11 @@
 What it means: a forward, a loss or your own backward function runs Python between torch operators.
 Examples are loops over elements, matching, index building, NumPy on small arrays.
 
-How it is measured: 25 times a second a sampling thread requests the GIL. Operators release it, so a
-wait of 0.1 ms or more means that Python ran. Libraries that use NumPy or SciPy without torch count
-too. If a forward reads 64 or more tensor values one by one, the time between reads counts where it
-is under 0.1 ms. On a GPU only the time counts in which it waits for kernel launches.
+How it is measured: 25 times a second a sampling thread requests the GIL. torch operators release
+it, so a wait of 0.1 ms or more means that Python ran. Libraries that use NumPy or SciPy without
+torch count too. If a forward reads 64 or more tensor values one by one, the time between reads
+counts where it is under 0.1 ms. On a GPU only the time counts in which it waits for kernel
+launches.
 
 When it is wrong: compiled code and C++ extensions that hold the GIL resemble Python. Runs with
 torch.compile, anomaly detection or a second Python thread are not judged. NumPy on large arrays in
@@ -35,7 +36,7 @@ from trainprof.findings.wording import caller, place, takes_of_it
 # Of that time: a part of a step with less of it is not named.
 _NAMED_PART: Final = 0.2
 _WHOLE_TENSORS: Final = "use masks or torch.where; a loop is faster over x.tolist()"
-_ONCE: Final = "compute it once in the dataset, or with torch operators on whole tensors"
+_ONCE: Final = "move it to the dataset, or use operators on whole tensors"
 
 
 def find(context: RunContext) -> Finding | None:

@@ -1,8 +1,8 @@
-"""Starts trainprof in a Python process that runs under it, then makes way for the user's own one.
+"""Starts trainprof in a profiled Python process, after the user's own sitecustomize.
 
 Python imports this from PYTHONPATH before the script's first line, in every Python child that
-inherits the environment. It must be light and must never raise, but for what Python expects where
-there is no sitecustomize. Children may be of any Python, so the syntax is that of all of them.
+inherits the environment. It must be fast and never raise, except the ImportError that Python
+expects without a sitecustomize. Children may be any Python, so the syntax is valid in all of them.
 """
 
 import os
@@ -12,19 +12,17 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 OLDEST = (3, 10)
 NOT_STARTED = 125
 TOO_OLD = (
-    "trainprof: what a script under Python %d.%d writes cannot be kept from your files, as each "
-    "trial does; that takes Python %d.%d\n"
+    "trainprof: a trial must redirect the files that your script writes, which does not work with "
+    "Python %d.%d; use Python %d.%d or later\n"
 )
-
-
 NAME_IS_TAKEN = (
-    "trainprof: what a script writes that has a module called trainprof (%s) cannot be kept from "
-    "your files, as each trial does; rename that module\n"
+    "trainprof: your module %s hides the trainprof package, so a trial cannot redirect the files "
+    "that your script writes; rename that module\n"
 )
 
 
-class _EndsAtTorch(object):  # noqa: UP004 - of Python 2 another one is no class
-    """Ends a trial whose script is to train in a Python that we cannot be in."""
+class _EndsAtTorch(object):  # noqa: UP004 - a new-style class in Python 2
+    """Ends a trial at `import torch` in a Python in which trainprof cannot run."""
 
     def __init__(self, message):  # type: (str) -> None
         self.message = message
@@ -43,8 +41,8 @@ def _is_trial():  # type: () -> bool
 
 
 def _taken_by():  # type: () -> str | None
-    """Returns the file that `import trainprof` would find, unless that is a trainprof of ours."""
-    for place in [_script_place()] + sys.path:  # noqa: RUF005 - Python 2 reads this, too
+    """Returns the file that `import trainprof` would find, None if it is our package."""
+    for place in [_script_place()] + sys.path:  # noqa: RUF005 - Python 2 syntax
         folder = os.path.join(place, "trainprof")
         for path in (os.path.join(folder, "__init__.py"), folder + ".py"):
             if os.path.isfile(path):
@@ -53,7 +51,7 @@ def _taken_by():  # type: () -> str | None
 
 
 def _script_place():  # type: () -> str
-    """Returns what Python puts first on its search path, later."""
+    """Returns the directory that Python will put first on sys.path."""
     for word in getattr(sys, "orig_argv", ())[1:]:
         if word in ("-c", "-m"):
             break
@@ -69,11 +67,11 @@ def _start():  # type: () -> None
         if _is_trial():
             sys.meta_path.insert(0, _EndsAtTorch(TOO_OLD % (sys.version_info[:2] + OLDEST)))
         return
-    # The script's interpreter may not have us installed: lend it our place, for us alone, as
-    # what lies beside us (site-packages) may not come before the standard library.
+    # The script's interpreter may not have trainprof: add its directory for this import only, for
+    # other packages in it must not precede the standard library.
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(HERE))))
     taken = _taken_by()
-    if taken is not None:  # it is the script's to import
+    if taken is not None:  # the script may import it
         with open(os.path.join(os.environ["TRAINPROF_DIR"], "name_taken"), "w") as note:
             note.write(ascii(taken)[1:-1])
         if _is_trial():
@@ -92,15 +90,15 @@ def _start():  # type: () -> None
 def _chain():  # type: () -> None
     """Imports the sitecustomize that ours shadows, as Python would have done.
 
-    What that one raises, Python reports as it would have without us. Where there is none, the
-    ImportError is let through: Python expects it, and forgets this module over it.
+    Its errors are left to Python to report. Without one the ImportError is raised, which Python
+    expects; it also makes Python drop this module.
     """
     ours = sys.modules.pop("sitecustomize", None)
     sys.path_importer_cache.pop(HERE, None)
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     finally:
-        # The import in progress looks for its own name when it is done.
+        # The import system reads its own entry after this import.
         if ours is not None:
             sys.modules.setdefault("sitecustomize", ours)
 
