@@ -130,7 +130,7 @@ def test_a_script_ends_as_without_and_its_lines_come_after(tmp_path: Path) -> No
     assert (ours.stdout, ours.status) == (plain.stdout, plain.status) == (plain.stdout, 3)
     err = ours.stderr.decode()
     assert err.startswith("trainprof: script.py ended with exit status 3 after ")
-    table = err[err.index("Timer unit: ") : err.index("trainprof: Timing cost")]
+    table = err[err.index("Timer unit: ") : err.index("trainprof: Line timing added")]
     assert run(LINES, "run", cwd=tmp_path).stdout.decode() == table
     hits = {
         line.split()[0]: line.split()[1] for line in table.splitlines() if " total += i" in line
