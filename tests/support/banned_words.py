@@ -58,6 +58,9 @@ def in_source(path: Path) -> Iterator[tuple[int, str]]:
             text = "".join(x.value if isinstance(x, ast.Constant) else "0" for x in node.values)
             yield from ((node.lineno, word) for word in words_in(text))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # A word that is a name is a key of the JSON.
+            if node.value.isidentifier():
+                continue
             yield from ((node.lineno, word) for word in words_in(node.value))
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in NAMES:
             yield node.lineno, node.id

@@ -80,7 +80,7 @@ def _announce(directory: RunDirectory, order: Order, *, has_lines: bool) -> None
     path = os.path.relpath(directory.path)
     place = min(path, str(directory.path), key=len)
     lines = "line times, " if has_lines else ""
-    write(sys.stderr, f"trainprof: recording steps, data loading, {lines}CPU and GPU in {place}\n")
+    write(sys.stderr, f"trainprof: recording steps, data loading, {lines}CPU and GPU to {place}\n")
 
 
 def _page(summary: RunSummary, order: Order) -> str:

@@ -1,17 +1,18 @@
-"""All rules, those that the modules below define, and the thresholds that a user may set."""
+"""All rules of the modules below, and the thresholds that a user may set."""
 
 from __future__ import annotations
 
 import math
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Final
 
 from trainprof import findings
 from trainprof.findings.rule import Rule
 
-# It runs in the script's process, and imports what is there.
+# A probe runs in the script's process and imports what is there.
 _PROBE: Final = ".probe"
 
 
@@ -29,34 +30,34 @@ def _rules() -> Iterator[Rule]:
 
 
 class UnknownThreshold(ValueError):
-    """No rule has a threshold of that name, or the value is no number."""
+    """No rule has a threshold of that name, or the value is not a number."""
 
 
 def parsed_settings(words: Iterable[str]) -> dict[str, float]:
     """Returns the thresholds set by words such as "serial_loading.wait_share=0.1".
 
     Raises:
-        UnknownThreshold: If a name or a value means nothing.
+        UnknownThreshold: If a name or a value is invalid.
     """
     result = {}
     for word in words:
         name, _, value = word.partition("=")
         if name not in threshold_names():
-            known = ", ".join(threshold_names())
-            raise UnknownThreshold(f"no rule has a threshold {name!r}; there are: {known}")
+            near = ", ".join(get_close_matches(name, threshold_names(), cutoff=0.0))
+            raise UnknownThreshold(f"unknown threshold {name!r}; the nearest are {near}")
         try:
             result[name] = float(value)
         except ValueError:
             raise UnknownThreshold(f"{name} needs a number, not {value!r}") from None
         if not math.isfinite(result[name]) or result[name] < 0:
-            raise UnknownThreshold(f"{name} needs a number from 0 on, not {value!r}")
+            raise UnknownThreshold(f"{name} needs a number of 0 or more, not {value!r}")
         if name.endswith("share") and result[name] > 1:
-            raise UnknownThreshold(f"{name} is a share, 0 to 1, not {value!r}")
+            raise UnknownThreshold(f"{name} is a share from 0 to 1, not {value!r}")
     return result
 
 
 def rule_settings(known: Any) -> dict[str, float]:
-    """Returns the thresholds of a manifest; what means nothing is left out."""
+    """Returns the valid thresholds of a manifest."""
     if not isinstance(known, Mapping):
         return {}
     return {
@@ -71,7 +72,7 @@ def rule_settings(known: Any) -> dict[str, float]:
 
 
 def with_usual(settings: Mapping[str, float]) -> dict[str, float]:
-    """Returns all thresholds of all rules, by "rule.name", those that are set in place."""
+    """Returns all thresholds of all rules, by "rule.name": the default or as set."""
     usual = {f"{rule.id}.{name}": x.value for rule in RULES for name, x in rule.thresholds.items()}
     return {**usual, **settings}
 
@@ -80,15 +81,15 @@ def threshold_names() -> list[str]:
     return [f"{rule.id}.{name}" for rule in RULES for name in rule.thresholds]
 
 
-# In the order in which they are named where nothing is found.
+# In the order in which rules are listed.
 RULES: Final = tuple(sorted(_rules(), key=lambda rule: (rule.order, rule.id)))
 _NAMED: Final = {name: rule for rule in RULES for name in (rule.id, *rule.old_names)}
 
-_BY_LINE: Final = "the lines that take most of a step are under Hot lines on the page"
-# What were findings once: where they are seen now.
+_BY_LINE: Final = "see Hot lines on the page: the lines that take most of a step"
+# Former findings: where their facts are now.
 GONE: Final[dict[str, str]] = {
-    "competing_thread": "the page says under Threads how often another thread was at work",
-    "recomputed_forward": "the page names computing forwards again in backward from 5 % on",
+    "competing_thread": "see Threads in trainprof report --verbose: how often other threads ran",
+    "recomputed_forward": "see recompute in trainprof report --verbose: forwards in backward",
     **dict.fromkeys(
         (
             "broadcast_pairs",
@@ -111,5 +112,5 @@ GONE: Final[dict[str, str]] = {
 
 
 def rule_named(name: str) -> Rule | None:
-    """Returns the rule of a name, or that which finds now what a rule of that name found."""
+    """Returns the rule of a name, or its successor."""
     return _NAMED.get(name)

@@ -1,4 +1,4 @@
-"""What all findings would give together: their gains do not add up."""
+"""The gain of all changes together: single gains do not add up."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from trainprof.findings.device.exposed_syncs import AFTER_S
 from trainprof.findings.gain import times_without
 from trainprof.findings.run_context import Feeder, RunContext
 
-_BESIDE_STEPS: Final = ("evaluation", "checkpoint")
+_OUTSIDE_STEPS: Final = ("evaluation", "checkpoint")
 _MOST_REMOVED: Final = 0.99
 
 
 def together(context: RunContext, findings: Sequence[Finding]) -> float | None:
-    """Returns how many times as fast training would be at most with all changes made.
+    """Returns the speedup of training with all changes, at most.
 
-    The loader that costs most is played again with its new workers and the shorter steps. None for
-    a single finding, which says so itself, where nobody knows what one of them costs, and where
-    epochs would have fewer steps. What comes but once is left out.
+    The costliest loader is simulated with its new workers and the shorter steps. Costs that come
+    once a run are left out. None for a single finding, for one of unknown gain, and where epochs
+    would have fewer steps.
     """
     findings = [finding for finding in findings if not comes_once(finding)]
     if len(findings) < 2 or any(finding.recoverable_s is None for finding in findings):
@@ -44,7 +44,7 @@ def together(context: RunContext, findings: Sequence[Finding]) -> float | None:
     in_evaluation_s = sum(x.recoverable_s or 0.0 for x in outside if _is_of_evaluation(x, context))
     training_findings = [x for x in outside if not _is_of_evaluation(x, context)]
     outside_s = sum(x.recoverable_s or 0.0 for x in training_findings)
-    # What the start of its workers takes is part of what it takes as a whole.
+    # Evaluation as a whole includes the start of its workers.
     outside_s += min(in_evaluation_s, context.training.get("evaluation", 0.0))
     outside_s -= _idle_twice_s(outside, in_steps_s)
     saved_s = in_steps_s + sum(x.recoverable_s or 0.0 for x in loader_findings)
@@ -56,15 +56,15 @@ def together(context: RunContext, findings: Sequence[Finding]) -> float | None:
     kept_s = max(whole_s - outside_s - saved_s, left_s)
     if kept_s <= 0:
         return None
-    # One alone may give more than it takes: what remains gets faster, too.
+    # One change alone may save more than its cost: the rest gets faster, too.
     alone = [_of_all_training(context, finding) for finding in findings]
     return max([min(whole_s / kept_s, _most_of_workers(context, loader_findings)), *alone])
 
 
 def _parts_s(context: RunContext, findings: Sequence[Finding]) -> float:
-    """Returns what findings can save at most: all of the parts of training that they are about.
+    """Returns what findings save at most: their parts of training, and what each saves beyond.
 
-    And what each saves beyond its parts: without workers other parts may be shorter, too.
+    Without workers, for example, other parts may be shorter as well.
     """
     all_keys, beyond_s = set[str](), 0.0
     for finding in findings:
@@ -77,10 +77,11 @@ def _parts_s(context: RunContext, findings: Sequence[Finding]) -> float:
 
 
 def _idle_twice_s(outside: Sequence[Finding], in_steps_s: float) -> float:
-    """Returns what a device idles after syncs and what others are the cause of as well.
+    """Returns the idle time after syncs that other findings count as well.
 
     Args:
-        outside: Findings that are about no steps of loaders; `in_steps_s` is saved in steps.
+        outside: Findings that save nothing in steps or in a loader's steps.
+        in_steps_s: Saved in steps.
     """
     after_s = sum(x.evidence.get(AFTER_S) or 0.0 for x in outside)
     idling = [x for x in outside if (rule := rule_named(x.id)) and rule.idles_device]
@@ -89,28 +90,28 @@ def _idle_twice_s(outside: Sequence[Finding], in_steps_s: float) -> float:
 
 
 def _most_of_workers(context: RunContext, loader_findings: Sequence[Finding]) -> float:
-    """Returns how many times as fast advised workers could make batches, whatever else is gone.
+    """Returns the speedup that the advised workers can sustain on a GPU, at most.
 
-    Off a device the loader is played again.
+    Without a GPU the simulated loader limits it.
     """
     feeder = context.feeding[0] if context.feeding else None
-    asked = [x.change["num_workers"] for x in loader_findings if x.change.get("num_workers")]
-    if not context.is_on_device or not asked or feeder is None or feeder.inputs is None:
+    advised = [x.change["num_workers"] for x in loader_findings if x.change.get("num_workers")]
+    if not context.is_on_device or not advised or feeder is None or feeder.inputs is None:
         return math.inf
-    measured, making_s = feeder.measured, float(feeder.inputs.fetch_s.mean())
-    if measured is None or making_s <= 0:
+    measured, preparing_s = feeder.measured, float(feeder.inputs.fetch_s.mean())
+    if measured is None or preparing_s <= 0:
         return math.inf
-    return max(measured.step_s * max(map(float, asked)) / making_s, 1.0)
+    return max(measured.step_s * max(map(float, advised)) / preparing_s, 1.0)
 
 
 def _of_all_training(context: RunContext, finding: Finding) -> float:
-    """Returns how many times as fast training would be at most after one change."""
+    """Returns the speedup of all training after one change, at most."""
     if finding.predicted_speedup is None:
         return 1.0
     most = finding.predicted_speedup[1]
     if not finding.of_steps or context.training_s <= 0:
         return most
-    outside_s = sum(context.training.get(name, 0.0) for name in _BESIDE_STEPS)
+    outside_s = sum(context.training.get(name, 0.0) for name in _OUTSIDE_STEPS)
     return times_without((1 - outside_s / context.training_s) * (1 - 1 / most))
 
 
@@ -131,7 +132,7 @@ def _is_about_steps_of(finding: Finding, feeder: Feeder) -> bool:
 
 
 def _replayed_s(feeder: Feeder, in_steps_s: float) -> float | None:
-    """Returns what training saves at most with the loader's new setting and shorter steps."""
+    """Returns what training saves with the loader's new setting and shorter steps, at most."""
     if feeder.inputs is None or feeder.measured is None or feeder.cause is None:
         return None
     if feeder.cause.setting is None:

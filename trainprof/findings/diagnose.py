@@ -1,4 +1,4 @@
-"""Asks every rule, joins what has one cause, and ranks what is worth a change."""
+"""Evaluates every rule, joins findings of one cause, and ranks those worth a change."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.tune_support import marked_if_tried
 
-# Of what a finding costs: a root that cost so much may be why.
+# Of a finding's cost: a root that cost this share may be the cause.
 _EXPLAINS_FROM: Final = 0.7
-# Of the time that the change saves, by which it is called high or worth a warning (XProf, TraceML).
+# Shares of training that a change saves, for severity high and warn (XProf, TraceML).
 _HIGH: Final = 0.2
 _WARN: Final = 0.1
-# Of some Python code, what the lines behind a cause have to be.
+# Of Python in the loop: the share that the lines behind a cause need.
 _MOST_OF_IT: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What is worth changing, most recoverable seconds first, and what else rules found.
+    """What is worth changing, by recoverable seconds, and what else rules found.
 
-    Ahead of all stands what slows everything else; last, what gains nobody knows how much.
+    What slows everything else comes first, what has an unknown gain last.
     """
 
     findings: list[Finding]
@@ -52,16 +52,16 @@ def diagnose(
     *,
     failed: Callable[[str, Exception], None] | None = None,
 ) -> Diagnosis:
-    """Asks rules; nothing is reported of fewer than MIN_STEADY_STEPS.
+    """Evaluates rules; with fewer than MIN_STEADY_STEPS nothing is reported.
 
     Args:
-        failed: Called with a rule that fails, and its error; None: it is raised.
+        failed: Called with a rule that fails and its error; None: the error is raised.
     """
     if context.summary.training.steady_steps < MIN_STEADY_STEPS:
         return Diagnosis([], [])
     by_id = {rule.id: rule for rule in rules}
-    asked = (_asked(rule, context, failed) for rule in by_id.values())
-    results = [x for x in asked if x is not None]
+    evaluated = (_evaluated(rule, context, failed) for rule in by_id.values())
+    results = [x for x in evaluated if x is not None]
     by_line, joined_with = joined_by_line(results, by_id, context)
     joined = [marked_if_tried(finding, context) for finding in by_line]
     judged = [(finding, passed_over_for(finding, by_id[finding.id], context)) for finding in joined]
@@ -72,7 +72,7 @@ def diagnose(
     return Diagnosis(ranked(reported), [*symptoms, *joined_with, *passed_over])
 
 
-def _asked(
+def _evaluated(
     rule: Rule, context: RunContext, failed: Callable[[str, Exception], None] | None
 ) -> Finding | None:
     try:
@@ -86,29 +86,29 @@ def _asked(
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """Returns findings in the order in which they are told."""
+    """Returns findings in the order of the report."""
     return sorted(findings, key=_rank)
 
 
 def _without_symptoms(
     findings: list[Finding], rules: Mapping[str, Rule]
 ) -> tuple[list[Finding], list[PassedOver]]:
-    """Sets apart what comes of another finding, which then says so."""
+    """Separates findings that another one causes, which then says so."""
     there = {finding.id for finding in findings}
     roots = {x: why for x in there for why in rules[x].explained_by if why in there}
     for why in there:
         if rules[why].explains_unsure_workers:
-            # Threads without a core make any wait: more workers may as well cost something.
+            # Threads without a core cause any wait: more workers may be slower.
             unsure = (x for x in findings if x.change.get("num_workers") and is_unsure(x))
             roots |= {finding.id: why for finding in unsure}
-    # Who kept training off for less than a finding costs is not why.
+    # A root that cost less than a finding is not its cause.
     by_id = {cause.id: cause for cause in findings}
     roots = {of: why for of, why in roots.items() if _may_explain(by_id[why], by_id[of])}
     reported, symptoms = [], []
     for finding in findings:
-        explained = [cause.title for cause in findings if roots.get(cause.id) == finding.id]
+        effects = [effect for effect in findings if roots.get(effect.id) == finding.id]
         if finding.id not in roots:
-            also = [*finding.also, *(f"it may be why {title}" for title in explained)]
+            also = [*finding.also, *(f"may also cause {x.id}: {x.title}" for x in effects)]
             reported.append(replace(finding, also=also))
         else:
             symptoms.append(PassedOver(finding, SYMPTOM, root=roots[finding.id]))
@@ -116,9 +116,9 @@ def _without_symptoms(
 
 
 def _may_explain(root: Finding, finding: Finding) -> bool:
-    """Whether what a root cost, where that is known, is not much less than the finding."""
-    kept_s = root.evidence.get(EXPLAINS_S)
-    return kept_s is None or kept_s >= _EXPLAINS_FROM * (finding.recoverable_s or 0.0)
+    """Whether a root cost about the time of the finding, or an unknown time."""
+    lost_s = root.evidence.get(EXPLAINS_S)
+    return lost_s is None or lost_s >= _EXPLAINS_FROM * (finding.recoverable_s or 0.0)
 
 
 def _rank(finding: Finding) -> tuple[bool, float]:
@@ -141,25 +141,25 @@ def _completed(finding: Finding, rule: Rule, context: RunContext) -> Finding:
 
 
 def _low_confidence(finding: Finding, rule: Rule, context: RunContext) -> str:
-    """Returns why a gain is little sure, "" where it is as sure as its interval."""
+    """Returns why a gain is doubtful, "" where its interval says all."""
     if finding.recoverable_s is None:
         return ""
     if context.summary.taken_by_others:
         return context.summary.taken_by_others
     if float(finding.evidence[LIKELY]) - 1 < noise_bar(finding, rule, context):
-        return f"the halves of this run differ by {percent(context.noise)}"
+        return f"the two halves of the run differ by {percent(context.noise)}"
     return ""
 
 
 def joined_by_line(
     findings: Iterable[Finding], rules: Mapping[str, Rule], context: RunContext
 ) -> tuple[list[Finding], list[PassedOver]]:
-    """Joins to a finding, in the order of rules, what else its line is the cause of: both gains.
+    """Joins findings to the one whose line causes them, in the order of rules, with both gains.
 
-    Returns what is left, and what was joined to one of those.
+    Returns what is left, and what was joined.
     """
     left, apart = list(findings), list[PassedOver]()
-    # What is asked last comes of what is asked first, which may come of others in turn.
+    # A later rule is caused by an earlier one, which may have a cause itself.
     for symptom in [x.id for x in reversed(left) if rules[x.id].comes_of]:
         there = next((x for x in left if x.id == symptom and x.site), None)
         root = next((x for x in left if there and _is_root(x, there, rules, context)), None)
@@ -176,7 +176,7 @@ def _is_root(
 ) -> bool:
     if finding is symptom or finding.id not in rules[symptom.id].comes_of:
         return False
-    # All of a step is called at that line, whatever causes what.
+    # All of a step is called at a line that calls a library's loop.
     if any(x.evidence.get(LIBRARY_AT) is not None for x in (finding, symptom)):
         return False
     if finding.site == symptom.site:
@@ -186,7 +186,7 @@ def _is_root(
 
 
 def _is_near(checkpoint: Finding, python: Finding, lines: int) -> bool:
-    """Whether most of some Python code is at a line that follows where a checkpoint is written."""
+    """Whether most Python in the loop is at a line shortly after a checkpoint."""
     if not lines or (python.evidence.get("line_share") or 0.0) < _MOST_OF_IT:
         return False
     (file, _, line), (other, _, following) = (
@@ -198,10 +198,7 @@ def _is_near(checkpoint: Finding, python: Finding, lines: int) -> bool:
 
 
 def _comes_with_saves(python: Finding, context: RunContext) -> bool:
-    """Whether most of some Python code is what the steps that save have beyond the others.
-
-    Of a run that saves in each step nobody knows.
-    """
+    """Whether steps that save contain most of a line's Python time; unknown if all steps save."""
     other, saved = (context.steps.per_step.get(key) for key in ("other", "checkpoint"))
     if other is None or saved is None or (saved > 0).all():
         return False
@@ -213,7 +210,7 @@ def _comes_with_saves(python: Finding, context: RunContext) -> bool:
 
 
 def _behind_last_step_s(context: RunContext) -> float:
-    """Returns what of the loop's own code stands behind its last step, where that saves."""
+    """Returns the time of the loop's code after its last step, if that saves."""
     other_s, saved_s = (
         context.training.get(key, 0.0) - float(context.steps.per_step[key].sum()) / 1e9
         for key in ("other", "checkpoint")
@@ -234,5 +231,5 @@ def _with_its_symptom(root: Finding, symptom: Finding, context: RunContext) -> F
         is_at_most=True,
         of_steps=gain.of_steps,
         evidence={**root.evidence, LIKELY: gain.likely},
-        also=[*root.also, f"{where}, and counted with it: {symptom.title}"],
+        also=[*root.also, f"the gain includes {symptom.id} {where}: {symptom.title}"],
     )

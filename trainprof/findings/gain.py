@@ -1,4 +1,4 @@
-"""What a change would give, of training's steps and of the whole run, and a finding made of it."""
+"""The gain of a change, in training steps and in the whole run, and the finding with it."""
 
 from __future__ import annotations
 
@@ -34,37 +34,36 @@ if TYPE_CHECKING:
     from trainprof.findings.run_context import Feeder, RunContext
     from trainprof.record.notes import UnusedGradients
 
-# What remains for the host may get faster once the thread no longer waits in between (caches, clock
-# rates): by so much of the share that goes. Seen on small CPU runs, and on an H200 whose host
-# decoded pictures between its steps: the ceiling was 12.4x (10.2 to 15.1), without this 8.8x.
+# The rest of the host's work may get faster without the waits (caches, clock rates), by this part
+# of the share that goes. Measured on small CPU runs, and on an H200 whose host decoded pictures
+# between steps: the ceiling was 12.4x (10.2 to 15.1), without this 8.8x.
 FASTER_REST: Final = 0.25
-# Nobody can say more of a part that would be nearly all of the time.
+# No gain is larger: the removed share of the time is at most this.
 _MOST_REMOVED: Final = 0.99
-_COMPARED: Final = "run it again with the change: trainprof compare BASE OTHER tells the two apart"
-# What of their time went once parameters were frozen, at least, likely, at most: of what such
-# gradients alone need, and of what computes them beside used ones (torch 2.13 on one core).
+_COMPARED: Final = "run again with the change, then: trainprof compare BASE OTHER"
+# Share of their time saved by freezing parameters (low, likely, high): of operators that serve only
+# such gradients, and of those that also compute used ones (torch 2.13 on one core).
 _UNUSED_SAVES: Final = (0.9, 1.0, 1.1)
 _MIXED_SAVES: Final = (0.3, 0.45, 0.55)
-# The halves of a run may differ so much by chance: a gain has to be so many times that.
+# A gain has to be this many times the difference of the run's halves.
 NOISE_TIMES: Final = 2.0
-# What may as well lose has to promise more.
+# A change that may be slower needs a larger gain.
 _UNSURE_GAIN: Final = 0.1
-# A cause that does not rest on timings is there however noisy they are: such a gain is reported.
+# A cause that does not rest on timings is reported from this gain on, whatever their noise.
 _CERTAIN_GAIN: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """How many times faster, at least and at most.
+    """Speedups of a change, low and high.
 
     Attributes:
-        training: Of training's steps, or of all of it.
+        training: Of training's steps, or of all training.
         run: Of the whole run.
-        likely: Of training's steps, or all of it: most likely, or at most.
+        likely: As `training`: most likely, or at most.
         saved_s: Of the whole run: most likely, or at most.
-        is_at_most: Only what cannot be exceeded is known.
-        of_steps: `training` and `likely` are of its steps alone, not of evaluation and the like:
-            of all of them, whichever loader feeds them.
+        is_at_most: Only an upper bound is known.
+        of_steps: `training` and `likely` are of steps, without evaluation and the like.
     """
 
     training: tuple[float, float]
@@ -81,23 +80,23 @@ def setting_gain(
     setting: Setting,
     prediction: Prediction,
 ) -> Gain | None:
-    """Returns what another setting of a loader would give, by the pipeline model's prediction."""
+    """Returns the gain of another loader setting, as the pipeline model predicts it."""
     if feeder.inputs is None or feeder.measured is None:
         return None
     steps = prediction.speedup_over(feeder.measured.step_s)
-    batches, (passes, now_starts_s) = feeder.loader.iterations, feeder.recorded_starts
+    batches, (epochs, now_starts_s) = feeder.loader.iterations, feeder.recorded_starts
     starting = start_of_workers(feeder.inputs, setting)
     later = starting
     if setting.is_persistent:
         pairs = zip(prediction.reset_s.ends(), prediction.first_batch_s.ends(), strict=True)
         later = Interval(*(reset + first for reset, first in pairs))
     # Each of several loaders starts its own workers.
-    firsts = passes - feeder.loader.later_passes if feeder.loader.is_of_several else 1
+    firsts = epochs - feeder.loader.later_passes if feeder.loader.is_of_several else 1
     starts_s = [
-        firsts * end + (passes - firsts) * other
+        firsts * end + (epochs - firsts) * other
         for end, other in zip(starting.ends(), later.ends(), strict=True)
     ]
-    # What was recorded may have waited for longer than the rest of the run.
+    # The recorded batches may have had longer waits than the rest of the run.
     waited_s = feeder.loader.wait_total_s + feeder.loader.made_first_s
     recorded_s = batches * feeder.measured.wait_s
     alike = min(waited_s / recorded_s, 1.0) if recorded_s > 0 else 1.0
@@ -109,13 +108,13 @@ def setting_gain(
         for times, start_s in zip(reversed(steps.ends()), starts_s, strict=True)
     ]
     best, likely, worst = (wall_s / max(s, (1 - _MOST_REMOVED) * wall_s) for s in run_s)
-    # A longer queue of the same batches delays none of them.
+    # A longer queue does not delay a batch.
     is_safe = replace(setting, prefetch=feeder.inputs.setting.prefetch) == feeder.inputs.setting
     least = 1.0 if is_safe else 0.0
     gain = Gain(
         training=(
             feeder.speedup_of_all_steps(max(steps.low, min(least, steps.mid))),
-            _of_fed(context, feeder, steps.high, feeder.wait_share / feeder.steps_share),
+            _of_its_steps(context, feeder, steps.high, feeder.wait_share / feeder.steps_share),
         ),
         run=(max(min(worst, likely), min(least, likely)), max(best, likely)),
         likely=feeder.speedup_of_all_steps(steps.mid),
@@ -123,11 +122,11 @@ def setting_gain(
         is_at_most=False,
         of_steps=True,
     )
-    return as_a_device_lets(context, feeder, gain)
+    return limited_by_device(context, feeder, gain)
 
 
 def start_of_workers(inputs: PipelineInputs, setting: Setting) -> Interval:
-    """Returns what an epoch takes to begin that starts its workers: each, and a first batch."""
+    """Returns what starting an epoch costs with new workers: each start, and a first batch."""
     first = predict(inputs, replace(setting, is_persistent=False)).first_batch_s
     pairs = zip(first.ends(), inputs.spawn_s.ends(), strict=True)
     return Interval(*(pair + setting.workers * spawn for pair, spawn in pairs))
@@ -144,17 +143,17 @@ def faster_steps_gain(context: RunContext, speedup: Interval, wait_share: float)
 
 
 def inputs_gain(context: RunContext, feeder: Feeder, changed: PipelineInputs) -> Gain | None:
-    """Returns what a loader would give at most with the inputs that a change leaves."""
+    """Returns the gain of a loader with changed inputs, at most."""
     if feeder.now is None or feeder.measured is None:
         return None
     pairs = zip(feeder.now.step_s.ends(), predict(changed).step_s.ends(), strict=True)
-    # Of the same scenario both, so that what is not known about the run is in both.
+    # Both from one scenario: what is unknown about the run is in both.
     kept = min((then / now for now, then in pairs if now > 0), default=1.0)
     return batches_gain(context, feeder, (1 - kept) * feeder.measured.step_s)
 
 
 def batches_gain(context: RunContext, feeder: Feeder, saved_s: float) -> Gain | None:
-    """Returns what a loader would give at most if each of its batches took so much less."""
+    """Returns the gain if each batch of a loader took `saved_s` less, at most."""
     assert feeder.measured is not None
     step_s = feeder.measured.step_s
     if not np.isfinite(saved_s) or step_s <= 0:
@@ -163,27 +162,27 @@ def batches_gain(context: RunContext, feeder: Feeder, saved_s: float) -> Gain | 
     all_s = feeder.loader.iterations * (step_s - kept_s)
     run = context.wall_s / max(context.wall_s - all_s, (1 - _MOST_REMOVED) * context.wall_s)
     times = step_s / kept_s
-    most = _of_fed(context, feeder, times, 1 - kept_s / step_s)
+    most = _of_its_steps(context, feeder, times, 1 - kept_s / step_s)
     likely = feeder.speedup_of_all_steps(times)
     gain = Gain((1.0, most), (1.0, run), likely, all_s, is_at_most=True, of_steps=True)
-    return as_a_device_lets(context, feeder, gain)
+    return limited_by_device(context, feeder, gain)
 
 
 def python_gain(context: RunContext, seconds: float, *, with_warmup: bool = True) -> Gain | None:
-    """Returns what training would gain at most without some of what its thread does in steps.
+    """Returns the gain without some of the training thread's work in steps, at most.
 
-    Where workers feed it, they have to keep up: the loader is played again with shorter steps.
+    Workers have to keep up: their loader is simulated with shorter steps.
 
     Args:
         seconds: Of the training phase.
-        with_warmup: As `outside_steps` has it, on a device.
+        with_warmup: As in `outside_steps`, on a GPU.
     """
     feeder = context.feeding[0] if context.feeding else None
     if context.is_on_device:
         return outside_steps(context, seconds, with_warmup=with_warmup)
     if feeder is None or not feeder.loader.num_workers:
         return outside_steps(context, seconds)
-    # How much of it lies in the steps that one of several feeds is unknown.
+    # With several loaders, how much lies in the steps of one is unknown.
     if feeder.inputs is None or feeder.now is None or feeder.steps_share < 1:
         return outside_steps(context, seconds)
     batches = max(feeder.loader.iterations, 1)
@@ -194,12 +193,12 @@ def python_gain(context: RunContext, seconds: float, *, with_warmup: bool = True
     return batches_gain(context, feeder, feeder.now.step_s.mid - best.step_s.mid)
 
 
-def sampled_gain(context: RunContext, seconds: float, met: int, looks: int) -> Gain | None:
-    """Returns `python_gain` of what `met` of `looks` samples show, with a standard error."""
+def sampled_gain(context: RunContext, seconds: float, met: int, samples: int) -> Gain | None:
+    """Returns `python_gain` of what `met` of `samples` stack samples show, with their error."""
     gain = python_gain(context, seconds)
     if gain is None or met <= 0:
         return gain
-    error = float(np.sqrt(max(1 - met / max(looks, 1), 0.0) / met))
+    error = float(np.sqrt(max(1 - met / max(samples, 1), 0.0) / met))
     most = python_gain(context, seconds * (1 + error))
     if most is None:
         return gain
@@ -207,16 +206,16 @@ def sampled_gain(context: RunContext, seconds: float, met: int, looks: int) -> G
 
 
 def times_without(share: float) -> float:
-    """Returns how many times as fast something is without a share of its time."""
+    """Returns the speedup without a share of the time."""
     return 1 / max(1 - share, 1 - _MOST_REMOVED)
 
 
 def outside_steps(context: RunContext, seconds: float, *, with_warmup: bool = False) -> Gain:
-    """Returns what training would gain at most without some seconds of it.
+    """Returns the gain without some seconds of training, at most.
 
     Args:
-        seconds: Of its training.
-        with_warmup: They may lie in its warm-up, or are compiling; else it gains so much after it.
+        seconds: Of training.
+        with_warmup: They may lie in its warm-up, or are compilation; else they come after it.
     """
     whole_s = context.training_s if with_warmup else context.settled_s
     kept = max(1 - seconds / whole_s, 1 - _MOST_REMOVED) if whole_s > 0 else 1.0
@@ -227,34 +226,34 @@ def outside_steps(context: RunContext, seconds: float, *, with_warmup: bool = Fa
 
 
 def _with_faster_rest(context: RunContext, speedup: float, share: float) -> float:
-    """Returns a speed-up with the rest made faster, by the share of a step that waits now."""
+    """Returns a speedup with a faster rest, by the share of a step that waits now."""
     works = context.summary.device_busy_share if context.is_on_device else 0.0
     if works is None or speedup <= 0:
         return speedup
     waits, left = min(max(share, 0.0), 1.0), 1 / speedup
-    # What a device works takes as long as before.
+    # The GPU's work takes the same time as before.
     of_host = min(1 - waits, max(left - works, 0.0))
     return 1 / (left - FASTER_REST * waits * of_host)
 
 
-def _of_fed(context: RunContext, feeder: Feeder, times: float, waits: float) -> float:
-    """Returns how many times as fast all steps are at most, if those are that a loader feeds.
+def _of_its_steps(context: RunContext, feeder: Feeder, times: float, waits: float) -> float:
+    """Returns the speedup of all steps, at most, from that of a loader's steps.
 
     Args:
-        waits: Share of those steps, as they are, that is spent waiting.
+        waits: Share of those steps that is spent waiting now.
     """
     return feeder.speedup_of_all_steps(_with_faster_rest(context, times, waits))
 
 
 def _without_waits(context: RunContext, seconds: float) -> Gain:
-    """Returns what training gains at most if a device did not wait so long for batches."""
+    """Returns the gain if a GPU waited some seconds less for batches, at most."""
     gain = outside_steps(context, seconds)
     most = _with_faster_rest(context, gain.likely, 1 - 1 / gain.likely)
     return replace(gain, training=(gain.training[0], most))
 
 
-def as_a_device_lets(context: RunContext, feeder: Feeder, gain: Gain) -> Gain:
-    """Returns a gain of faster loading: on a device no more than it was idle for the loader."""
+def limited_by_device(context: RunContext, feeder: Feeder, gain: Gain) -> Gain:
+    """Returns a gain of faster loading: on a GPU at most its idle time for the loader."""
     if not context.is_on_device:
         return gain
     cause = "loader_s" if feeder.loader.role == TRAINING else "evaluation_s"
@@ -268,15 +267,12 @@ def as_a_device_lets(context: RunContext, feeder: Feeder, gain: Gain) -> Gain:
     )
 
 
-def unmeasured_finding(
-    rule: str, title: str, *, unknown: str = "what it costs", **said: Any
-) -> Finding:
-    """Returns a finding of something whose cost, or what is `unknown`, this run cannot tell.
+def unmeasured_finding(rule: str, title: str, **fields: Any) -> Finding:
+    """Returns a finding of unknown gain; `diagnose` adds severity and thresholds.
 
     Args:
-        said: Other fields of the finding, but for severity and thresholds: `diagnose` adds those.
+        fields: Other fields of the finding.
     """
-    words = f"{unknown} only a rerun tells"
     return Finding(
         id=rule,
         severity="",
@@ -285,18 +281,18 @@ def unmeasured_finding(
         predicted_speedup=None,
         run_speedup=None,
         is_at_most=False,
-        verify=f"{words}: trainprof compare BASE OTHER",
-        **{"site": None, "change": {}, **said, "also": [*said.get("also", ()), words]},
+        verify=_COMPARED,
+        **{"site": None, "change": {}, **fields},
     )
 
 
-def plain_finding(rule: str, title: str, gain: Gain, **said: Any) -> Finding:
-    """Returns a finding; its severity and thresholds are the catalogue's to add.
+def plain_finding(rule: str, title: str, gain: Gain, **fields: Any) -> Finding:
+    """Returns a finding; `diagnose` adds severity and thresholds.
 
     Args:
-        said: Other fields of the finding.
+        fields: Other fields of the finding.
     """
-    evidence = {**said.pop("evidence", {}), LIKELY: gain.likely}
+    evidence = {**fields.pop("evidence", {}), LIKELY: gain.likely}
     return Finding(
         id=rule,
         severity="",
@@ -308,12 +304,12 @@ def plain_finding(rule: str, title: str, gain: Gain, **said: Any) -> Finding:
         is_at_most=gain.is_at_most,
         of_steps=gain.of_steps,
         verify=_COMPARED,
-        **{"site": None, "change": {}, **said},
+        **{"site": None, "change": {}, **fields},
     )
 
 
 def spent_in(context: RunContext, phase: str) -> float:
-    """Returns the seconds of training in a phase: of the device, where that computes it."""
+    """Returns the seconds of training in a phase: the GPU's where it computes the phase."""
     devices = context.summary.devices
     spent = devices[0].seconds if context.is_on_device and devices else context.training
     return spent.get(phase, 0.0)
@@ -325,11 +321,11 @@ def needless_finding(
     least_share: float,
     gradients: Sequence[UnusedGradients],
     title: str,
-    **said: Any,
+    **fields: Any,
 ) -> Finding | None:
-    """Returns a finding of gradients that nobody uses; None where they cost under `least_share`.
+    """Returns a finding of unused gradients; None where they cost under `least_share`.
 
-    On a device, and where it was otherwise for a part of the run, what is gained is the most.
+    The gain is an upper bound on a GPU, and where only a part of the run computed them.
     """
     unused, mixed = (
         min(sum(share_in(getattr(note, name)) for note in gradients), 1.0)
@@ -337,8 +333,8 @@ def needless_finding(
     )
     mixed, backward_s = min(mixed, 1 - unused), spent_in(context, "backward")
     saved_s = [
-        (alone * unused + beside * mixed) * backward_s
-        for alone, beside in zip(_UNUSED_SAVES, _MIXED_SAVES, strict=True)
+        (alone * unused + shared * mixed) * backward_s
+        for alone, shared in zip(_UNUSED_SAVES, _MIXED_SAVES, strict=True)
     ]
     part = saved_s[1] / context.training_s if context.training_s > 0 else 0.0
     low, likely, high = (python_gain(context, seconds) for seconds in saved_s)
@@ -352,31 +348,30 @@ def needless_finding(
     cost = context.of_step(saved_s[1], "backward")
     if context.is_on_device:
         cost = f"{percent(part)} of {context.summary.time_of_devices}"
-    title = f"{title}: {cost}"
-    return plain_finding(rule, title, gain, evidence=evidence, **said)
+    return plain_finding(rule, f"{title}: {cost}", gain, evidence=evidence, **fields)
 
 
 def least_gain(noise: float) -> float:
-    """Returns the gain from which a finding in steady steps is reported, by `RunContext.noise`."""
+    """Returns the gain from which a finding in steady steps is reported."""
     return max(LEAST_GAIN, NOISE_TIMES * noise)
 
 
 def noise_bar(finding: Finding, rule: Rule, context: RunContext) -> float:
-    """Returns the gain from which the run's own noise cannot explain what a finding saves."""
+    """Returns the gain above which the run's noise does not hide a finding."""
     if not rule.noise_matters:
         return LEAST_GAIN
-    # What may lose has to stand out from all that makes steps differ.
+    # A change that may be slower has to exceed the noise of whole steps.
     return least_gain(context.noise if is_unsure(finding) else context.noise_of(rule.traits.keys))
 
 
 def passed_over_for(finding: Finding, rule: Rule, context: RunContext) -> PassedOver | None:
-    """Returns why a finding is not reported, None where it is; an unknown gain is its rule's."""
+    """Returns why a finding is not reported, None where it is, or its gain is unknown."""
     if finding.recoverable_s is None:
         return None
     gain = float(finding.evidence[LIKELY]) - 1
     if may_lose(finding):
         return PassedOver(finding, MAY_LOSE)
-    # Of a short run imports are most: one that is meant to go on is not.
+    # Imports are most of a short run, but not of a longer one: training counts.
     of_training = (finding.recoverable_s or 0.0) / max(context.training_s, 1e-9)
     if gain < LEAST_GAIN or of_training < LEAST_GAIN / 2:
         return PassedOver(finding, LITTLE, LEAST_GAIN)

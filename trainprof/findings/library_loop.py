@@ -1,7 +1,6 @@
-"""A training loop that is a library's: what it does between the parts of a step is not the user's.
+"""A training loop inside a library: its settings decide what it does between parts of a step.
 
-The user calls it at one line, from which all parts of a step come; what it does in each step goes
-by its settings.
+Your code calls it at one line, from which all parts of a step are called.
 """
 
 from __future__ import annotations
@@ -14,21 +13,19 @@ from trainprof.analysis.summary.code import HotLine, hottest
 if TYPE_CHECKING:
     from trainprof.findings.run_context import RunContext
 
-# Among the evidence: where that library is called.
+# Of the evidence: where the library is called.
 LIBRARY_AT: Final = "library_at"
 _OF_MODEL: Final = ("forward", "backward")
 _OF_LOOP: Final = ("data_wait", "optimizer")
-_LIGHTNING: Final = (
-    "enable_progress_bar=False, logger=False or a larger log_every_n_steps of its Trainer"
-)
-_ANY: Final = "no progress bar, logging less often"
+_LIGHTNING: Final = "Trainer(..., enable_progress_bar=False, log_every_n_steps=100)"
+_ANY: Final = "no progress bar, less logging"
 
 
 def is_library(context: RunContext, line: HotLine) -> bool:
-    """Whether the line is where the user calls a library's loop: its code is not theirs.
+    """Whether your code calls a library's loop at this line.
 
-    Forward and backward are called from there as well; where no look tells, the library has made
-    the loader there.
+    Forward and backward are called from there as well. Without samples of them, the library has
+    built the loader there.
     """
     return _is_librarys(context, line.site)
 
@@ -39,13 +36,13 @@ def _is_librarys(context: RunContext, site: str) -> bool:
 
 
 def library_called_at(context: RunContext, line: HotLine | None) -> str | None:
-    """Returns where a library's loop is called; None where the loop seems to be the user's.
+    """Returns where a library's loop is called; None where the loop seems to be in your code.
 
-    A loop of the user's may have one line for forward and backward, too: the other parts are asked
-    as well, or whether there is a library that has a loop.
+    Your loop may have one line for forward and backward, too. So the other parts of a step count
+    as well, and whether a known library has a loop.
 
     Args:
-        line: That most of the code between the parts of a step goes to, None where none is known.
+        line: Where most time between the parts of a step goes, None where unknown.
     """
     known = _known(context, _OF_MODEL)
     if line is None and len(known) < len(_OF_MODEL):
@@ -55,7 +52,7 @@ def library_called_at(context: RunContext, line: HotLine | None) -> str | None:
 
 
 def is_called_at(context: RunContext, site: str) -> bool:
-    """Whether a library's loop seems to be called at a line of the user's."""
+    """Whether your code seems to call a library's loop at a line."""
     others = _known(context, _OF_LOOP)
     if not _is_librarys(context, site) or not _all_lead_to(site, others):
         return False
@@ -63,30 +60,26 @@ def is_called_at(context: RunContext, site: str) -> bool:
 
 
 def advice_for(context: RunContext, called_at: str, *, is_sure: bool) -> str:
-    """Returns what can be changed of a library's loop.
+    """Returns what can be changed in a library's loop.
 
     Args:
         called_at: The line that calls it.
-        is_sure: The time is known to be the library's; else its own hooks may have it.
+        is_sure: The time is the library's; else your hooks that it calls may have it.
     """
-    what = "what that library does" if is_sure else f"what the library called at {called_at} does"
-    set_by = f"{what} in each step goes by its settings: {_settings(context)}, fewer callbacks"
-    larger = "larger batches, where learning allows, are fewer steps"
-    if is_sure:
-        return f"{set_by}; {larger}"
-    return f"{set_by}; {larger}; trainprof lines times hooks of your own that it calls"
+    advice = f"change the library's settings: {_settings(context)}, fewer callbacks"
+    return advice if is_sure else f"{advice}; trainprof lines times your hooks"
 
 
 def _settings(context: RunContext) -> str:
-    """Returns what makes a library do less in each step."""
+    """Returns the settings with which a library does less in each step."""
     builder = context.builder()
     if builder is not None and builder.quiet is not None:
-        return f"{builder.quiet} of {builder.call}"
+        return f"{builder.call}(..., {builder.quiet})"
     return _LIGHTNING if context.torch.trains_by_lightning else _ANY
 
 
 def _makes_loaders(context: RunContext, site: str) -> bool:
-    """Whether a line makes a library build a loader that feeds training."""
+    """Whether a library builds a loader of training at a line."""
     return any(
         feeder.loader.site == site and feeder.loader.built_by is not None
         for feeder in context.feeding

@@ -1,4 +1,4 @@
-"""What a rule is: thresholds, a question to a run, its explanation, and how it meets others."""
+"""What a rule is: thresholds, a search in a run, an explanation, relations to other rules."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ class Rule(RuleText):
     """One kind of finding.
 
     Attributes:
-        find: Returns what it finds in a run, or None.
-        order: Where it is named among rules, from the smallest on.
-        old_names: Names under which earlier versions reported what it finds now. A new one has to
-            reach `saved.py`, which takes names for today's where findings have traits.
-        noise_matters: A gain that the run's noise hides is not reported. Not so of what lies
-            outside of steady steps, or is the change itself that halves of a run differ by.
-        by_timing: Its cause is read off times compared with each other (not off an argument, a
-            call or a line): what makes times uneven hides it.
-        explained_by: Rules whose finding is the cause, where both are there.
-        explains_unsure_workers: Where it is there, it explains why more workers may not help.
-        comes_of: Rules whose finding at the same line is the cause, and takes over the gain.
-        lines_behind: Where it is a cause: so many lines behind its own may be part of it.
-        saves_in_steps: It shortens what the training thread does in steps, so that loaders have to
-            keep up.
-        idles_device: A device idles meanwhile, after synchronizing calls too.
-        includes: The rule whose saving is part of its own.
+        find: Returns a finding of a run, or None.
+        order: Sort key among rules.
+        old_names: Names of earlier versions. `saved.py` has to know a new one, as it keeps names
+            of findings that have traits.
+        noise_matters: A gain that the run's noise hides is not reported. False for costs outside of
+            steady steps, and for changes during the run itself.
+        by_timing: Its cause is a comparison of times, not an argument, a call or a line: uneven
+            times hide it.
+        explained_by: Rules whose finding is the cause of this one.
+        explains_unsure_workers: Its finding explains why more workers may not help.
+        comes_of: Rules whose finding at the same line is the cause, and gets the gain.
+        lines_behind: As a cause: lines after its own that may be part of it.
+        saves_in_steps: It shortens the training thread's work in steps: loaders have to keep up.
+        idles_device: A GPU idles for it, after synchronizing calls as well.
+        includes: The rule whose saving it contains.
         of_evaluation: It is about evaluation.
-        changes_steps: After the change epochs have other numbers of steps.
+        changes_steps: The change alters the number of steps in an epoch.
     """
 
     find: Callable[[RunContext], Finding | None]
@@ -53,5 +52,5 @@ class Rule(RuleText):
     changes_steps: bool = False
 
     def threshold(self, settings: Mapping[str, float], name: str) -> float:
-        """Returns one of its thresholds: as the user has set it, by "rule.name", else the usual."""
+        """Returns a threshold: as set by "rule.name", else the default."""
         return settings.get(f"{self.id}.{name}", self.thresholds[name].value)

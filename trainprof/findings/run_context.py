@@ -1,4 +1,4 @@
-"""What rules look at: the summary, and of each loader what the pipeline model says."""
+"""What rules judge: the summary, and the pipeline model of each loader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainprof.analysis.statistics.step_noise import (
     pace_half_width,
     share_half_width,
 )
-from trainprof.analysis.summary.code import MAKING, HotLine, hottest
+from trainprof.analysis.summary.code import PREPARATION, HotLine, hottest
 from trainprof.analysis.summary.levels import MANY_STEPS, MOST_NOISE, pair, percent
 from trainprof.analysis.summary.loader import cost_s, starts_s, total_s
 from trainprof.analysis.timeline.iterations import EVALUATION, TRAINING
@@ -29,7 +29,7 @@ from trainprof.findings.loading.model_inputs import without_others
 from trainprof.findings.loading.waiting import Cause, Limits, cause_of, runnable_share
 from trainprof.findings.wording import span
 
-# All of the analysis hangs on them, which `report` of a saved run does without.
+# They import the whole analysis, which `report` of a saved run does not need.
 if TYPE_CHECKING:
     from trainprof.analysis.pipeline.bounds import PipelineInputs, Prediction, Rates
     from trainprof.analysis.pipeline.fit import LoaderModel
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
 
 
 _MOST_LOADERS: Final = 4
-# A loader that costs less of training is not played through the model, unless its workers are at
-# work for so much of it, each waiting for a free core for so much of that.
-_LOOKED_AT_FROM_SHARE: Final = 0.03
+# A loader that costs less of training is not modelled, unless its workers run for the second share
+# of training, and wait for a free core for that share of their time.
+_MODELLED_FROM_SHARE: Final = 0.03
 _CROWDED_FROM_SHARE: Final = 0.1
-# Of training, that workers need at least to make all of a loader's batches: one beside it that is
-# waited for may hide that.
+# Of training, that workers need at least for all batches of a loader: waiting for another loader
+# may hide that.
 _HIDDEN_FROM_SHARE: Final = 0.25
-# Of the time under some ledger keys: with less of it in steady steps it has no part of a step.
+# Of the time under some ledger keys: with less of it in steady steps it is not a part of a step.
 _IN_STEPS_SHARE: Final = 0.5
-# Of steps, a part that would be nearly all of them.
+# A part of steps is taken to be at most this share.
 _MOST_OF_STEPS: Final = 0.99
 
 
@@ -61,12 +61,12 @@ class Feeder:
 
     Attributes:
         inputs: Of the pipeline model, None where it does not apply.
-        measured: Its steps and waits as recorded, in the model's windows; `now`: as modelled.
-        exposed: Share of what is waited for it that held training up: on a device, that in which it
-            had run dry.
-        cause: Why training waits for it, None where it hardly does or that is not known.
+        measured: Its steps and waits as recorded, in the model's windows.
+        now: Its steps and waits as modelled.
+        exposed: Share of the waiting for it that delayed training: on a GPU, while that was idle.
+        cause: Why training waits for it, None where it hardly does or that is unknown.
         training_s: Of the run's training phase.
-        steps_share: Of training's steps, by their time, those that its batches go into.
+        steps_share: Of training's steps, by time, those with its batches.
     """
 
     loader: Loader
@@ -80,10 +80,7 @@ class Feeder:
 
     @property
     def wait_share(self) -> float:
-        """Share of training spent waiting for batches, and for workers to make the first of a pass.
-
-        What the training process makes itself it waits for, be it the first or a later one.
-        """
+        """Share of training spent waiting for batches, and for the first batch of workers."""
         if self.training_s <= 0:
             return 0.0
         waited_s = self.loader.wait_total_s + self.loader.made_first_s
@@ -92,7 +89,7 @@ class Feeder:
         return self.exposed * waited_s / self.training_s
 
     def speedup_of_all_steps(self, times: float) -> float:
-        """Returns how many times as fast all steps are if those are that it feeds."""
+        """Returns the speedup of all steps from that of the steps with its batches."""
         return times_of_part(times, self.steps_share)
 
     @property
@@ -102,9 +99,9 @@ class Feeder:
 
     @property
     def later_starts_s(self) -> float:
-        """Seconds of those that later passes took: the first of a loader may take far longer.
+        """Seconds of those in later epochs: the first epoch's start may take far longer.
 
-        As if all took alike, where nothing tells the first one apart.
+        An equal share where the first start is unknown.
         """
         loader = self.loader
         if not loader.later_passes:
@@ -118,9 +115,9 @@ class Feeder:
 
     @property
     def recorded_starts(self) -> tuple[int, float]:
-        """How often a pass began in what `measured` was measured from, and seconds spent on that.
+        """The number of starts that `measured` covers, and their seconds.
 
-        An iterator for each step, without workers, is told as if there were but one.
+        Without workers, an iterator for each step counts as one start.
         """
         if self.loader.num_workers == 0 and self.loader.is_each_step:
             return 1, max(self.starts_s - self.loader.made_first_s, 0.0)
@@ -131,13 +128,13 @@ class Feeder:
         return cost_s(self.loader)
 
     def hot_line(self) -> HotLine | None:
-        """Returns the function that most of the making of its batches goes to, if it is much."""
+        """Returns the function that most of batch preparation goes to, if that is much."""
         line = self.likely_line()
         return None if line is None or line.is_likely else line
 
     def likely_line(self) -> HotLine | None:
-        """Returns the same, or the function to which most of it seems to go."""
-        return named_line(self.loader.hot_lines, MAKING)
+        """Returns the same, or the function that most of it seems to go to."""
+        return named_line(self.loader.hot_lines, PREPARATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,18 +145,18 @@ class RunContext:
         summary: Without findings.
         training_s: Of the training phase.
         training: Seconds per ledger key inside it.
-        loaders: As it has them: with the figures of passes in it alone.
-        feeding: Those of them that training consumes, costliest first.
+        loaders: Of the training phase, with the figures of its epochs alone.
+        feeding: Those that training consumes, costliest first.
         evaluating: Those of evaluation.
-        checkpoints: What was saved and loaded in the training phase.
-        full_collections: How often the garbage collector walked all objects in training.
-        clips_gradients: By torch.nn.utils, which takes no sparse ones.
+        checkpoints: Saves and loads in the training phase.
+        full_collections: Full garbage collections in training.
+        clips_gradients: By torch.nn.utils, which does not support sparse ones.
         backwards: Runs of the autograd engine in training.
-        noise: Of the mean steady step, as a share: by how much the halves of the run differ, up to
-            MOST_NOISE; of few steps at least what their mean may be off by.
+        noise: Difference between the halves of the run, as a share of the mean steady step, up to
+            MOST_NOISE; with few steps at least the error of their mean.
         steps: Of the training phase.
-        settings: The thresholds of all rules, by "rule.name", as `catalogue.with_usual` has them.
-        torch: How it was set.
+        settings: The thresholds of all rules, by "rule.name", from `catalogue.with_usual`.
+        torch: Its settings.
         notes: Of probes that have a rule of their own.
     """
 
@@ -189,10 +186,10 @@ class RunContext:
         return spent_s / self.training_s if self.training_s > 0 else 0.0
 
     def noise_of(self, keys: Sequence[str]) -> float:
-        """Returns by how much the halves of the run differ in what some ledger keys cost a step.
+        """Returns the difference between the run's halves in some ledger keys' cost of a step.
 
-        As a share of the pace. On a device, and of what does not lie in steps, it is the noise of
-        whole steps: the host's own times say little there.
+        As a share of the pace. On a GPU, and for keys outside of steps, it is the noise of whole
+        steps: the host's times say little there.
         """
         spent, steady = self._spent(keys), self.steps.steady.mask
         if self.is_on_device or spent is None or not spent[steady].any():
@@ -203,12 +200,12 @@ class RunContext:
         return min(self.noise, half_split_noise_without(wall[steady], part[steady]))
 
     def _spent(self, keys: Sequence[str]) -> Int64 | None:
-        """Returns what some ledger keys took of each step, ns; None where no step has them."""
+        """Returns the time of some ledger keys in each step, ns; None where no step has them."""
         per_step = [self.steps.per_step[key] for key in keys if key in self.steps.per_step]
         return np.sum(per_step, axis=0) if per_step and len(self.steps) else None
 
     def steps_with_most(self, keys: Sequence[str], at_most: int = 5) -> list[dict[str, float]]:
-        """Returns the steps in which some ledger keys took most: index, seconds, of these keys."""
+        """Returns the steps where some ledger keys took most: index, seconds, those of the keys."""
         spent = self._spent(keys)
         if spent is None:
             return []
@@ -224,37 +221,31 @@ class RunContext:
         ]
 
     def idle_s(self, cause: str) -> float | None:
-        """Returns for how long a device had nothing to do because of `cause`.
-
-        None without one, and where it is not known: on a device the host's own times say little.
-        """
-        words = [device.idle_because for device in self.summary.devices or ()]
-        return words[0].get(cause) if words and words[0] is not None else None
+        """Returns for how long a GPU idled because of `cause`; None without one, or if unknown."""
+        idle = [device.idle_because for device in self.summary.devices or ()]
+        return idle[0].get(cause) if idle and idle[0] is not None else None
 
     def idle_for_host_s(self) -> float:
-        """Returns for how long a device had nothing to do while the host was at work, at most."""
+        """Returns for how long a GPU idled while the host was busy, at most."""
         return sum(self.idle_s(cause) or 0.0 for cause in ("host_s", "launch_s", "unknown_s"))
 
     def hot_line(self, part: str) -> HotLine | None:
-        """Returns the function that most of a part of training goes to, if it is much."""
+        """Returns the function that most of a part of training goes to, if that is much."""
         return named_line(self.summary.part_lines, part)
 
     def launching_s(self) -> float | None:
-        """Returns for how long a device waited for the host to give out work, at most.
-
-        None without one, and where it is not known.
-        """
+        """Returns for how long a GPU waited for kernel launches, at most; None if unknown."""
         devices = self.summary.devices or ()
         known = DeviceEvidence.of(devices[0], self.training_s) if devices else None
         return None if known is None else known.launching * self.settled_s
 
     @property
     def settled_s(self) -> float:
-        """Training without its warm-up, where a device tells what that took."""
+        """Training without its warm-up, where a GPU shows how long that took."""
         return self.training_s - min(self.idle_s("warmup_s") or 0.0, self.training_s)
 
     def as_share(self, seconds: float) -> str:
-        """Returns what share of training that is, in words."""
+        """Returns the share of training in words."""
         share = seconds / self.settled_s if self.settled_s > 0 else 0.0
         return f"{percent(share)} of {self.summary.time_of_devices}"
 
@@ -291,22 +282,22 @@ class RunContext:
         return self.summary.run.is_on_device
 
     def held_up_s(self, key: str, cause: str) -> float:
-        """Returns for how long a ledger key held training up, by what a device idles for."""
+        """Returns for how long a ledger key delayed training: on a GPU, its idle time."""
         spent_s = self.training.get(key, 0.0)
         if not self.is_on_device:
             return spent_s
         idle_s = self.idle_s(cause) or 0.0
-        if key == "other":  # to the device a loss that is no module is the host's Python, too
+        if key == "other":  # the GPU's idle time counts a loss without a module as Python, too
             idle_s = max(idle_s - (self.summary.loss_in_loop_s or 0.0), 0.0)
         return min(spent_s, idle_s)
 
     def builder(self) -> BuilderSettings | None:
-        """Returns who builds the loaders that feed training, where it is told how, and is one."""
+        """Returns the settings of the library that builds all loaders of training, if known."""
         builders = {feeder.loader.built_by: feeder.loader.builder_lacks for feeder in self.feeding}
         return settings_of(*builders.popitem()) if len(builders) == 1 else None
 
     def threads_of_training(self) -> int | None:
-        """Returns how many threads the training process had, as the system counts them."""
+        """Returns the number of threads of the training process, as the system counts them."""
         system = self.summary.system
         for process in system.processes if system is not None else ():
             if process.get("role") == "main" and isinstance(process.get("threads"), int):
@@ -314,24 +305,24 @@ class RunContext:
         return None
 
     def cores(self, name: str = "cores_usable") -> float | None:
-        """Returns how many cores the run could use; "cores_physical": without hyper-threads."""
+        """Returns the number of cores the run could use; "cores_physical": no hyper-threads."""
         known = self.summary.system.cpu.get(name) if self.summary.system else None
         return float(known) if isinstance(known, (int, float)) else None
 
 
 def times_of_part(times: float, share: float) -> float:
-    """Returns how many times as fast all is if a share of its time is so many times as fast."""
+    """Returns the speedup of the whole from that of a share of its time."""
     return times if share >= 1 or times <= 0 else 1 / (1 - share * (1 - 1 / times))
 
 
 def named_line(lines: Sequence[HotLine], part: str) -> HotLine | None:
-    """Returns the line that most of a part goes to, if it is much."""
+    """Returns the line that most of a part goes to, if that is much."""
     line = hottest(lines, part)
     return line if line is not None and line.share >= NAMED_FROM_SHARE else None
 
 
 def context_of_process(numbers: ProcessNumbers, settings: Mapping[str, float]) -> RunContext:
-    """Returns what the rules look at, by the numbers of the training process."""
+    """Returns the rules' context from the numbers of the training process."""
     evidence, steps, summary = numbers.evidence, numbers.steps, numbers.summary
 
     def loaders_of(role: str, exposed: float) -> list[Feeder]:
@@ -374,9 +365,9 @@ def _noise_of_steps(steps: StepTable) -> float:
 
 
 def _noise_of_few(wall: Floats, part: Floats, steps: StepTable) -> float:
-    """Returns what the gain of steps without a part may be off by, as a share of the pace.
+    """Returns the error of the gain of steps without a part, as a share of the pace.
 
-    What the first steps, which are not steady, have of it in addition is not what later ones gain.
+    It includes what the first, unsteady steps have more of that part: later ones don't gain it.
     """
     steady = steps.steady.mask
     share, all_share = (
@@ -390,7 +381,7 @@ def _noise_of_few(wall: Floats, part: Floats, steps: StepTable) -> float:
 def _exposed_share(
     summary: RunSummary, training: Mapping[str, float], keys: Sequence[str], cause: str
 ) -> float:
-    """Returns which share of some ledger keys held training up, by what a device idles for."""
+    """Returns the share of some ledger keys that delayed training, by a GPU's idle time."""
     if not summary.run.is_on_device:
         return 1.0
     idle = [device.idle_because for device in summary.devices or ()]
@@ -401,10 +392,7 @@ def _exposed_share(
 
 
 def _limits(settings: Mapping[str, float]) -> Limits:
-    """Returns the thresholds of rules by which causes are told apart.
-
-    From the lowest share of waiting on a cause is looked for: each rule asks for its own.
-    """
+    """Returns the thresholds of rules that distinguish causes, with the lowest share of waiting."""
     return Limits(
         wait=min(value for name, value in settings.items() if name.endswith(".wait_share")),
         slow_samples=settings["slow_samples.excess_share"],
@@ -423,9 +411,9 @@ def _modelled(
     limits: Limits,
     summary: RunSummary,
 ) -> Feeder:
-    """Returns a loader with what the pipeline model says of it, where it costs enough to ask."""
+    """Returns a loader with its pipeline model, if it costs enough."""
     loader, training_s = feeder.loader, feeder.training_s
-    is_cheap = feeder.cost_s < _LOOKED_AT_FROM_SHARE * training_s
+    is_cheap = feeder.cost_s < _MODELLED_FROM_SHARE * training_s
     if is_cheap and not (_may_crowd(loader, training_s) or _may_be_hidden(loader, training_s)):
         return feeder
     model = model_of(loader.id)
@@ -443,7 +431,7 @@ def _modelled(
 
 
 def _may_crowd(loader: Loader, training_s: float) -> bool:
-    """Whether workers may take cores that training computes on."""
+    """Whether workers may compete with training for cores."""
     fetch, least = loader.fetch, _CROWDED_FROM_SHARE
     if not loader.num_workers or fetch is None:
         return False
@@ -451,7 +439,7 @@ def _may_crowd(loader: Loader, training_s: float) -> bool:
 
 
 def _may_be_hidden(loader: Loader, training_s: float) -> bool:
-    """Whether training may wait for it as soon as it waits for no other loader."""
+    """Whether training may wait for it once it does not wait for another loader."""
     fetch, workers = loader.fetch, loader.num_workers
     if loader.role != TRAINING or not workers or fetch is None or fetch.wall_s is None:
         return False

@@ -1,4 +1,4 @@
-"""The summary that a run left in its directory."""
+"""The summary saved in a run's directory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from trainprof.record.run_directory import RunDirectory
 
 
 def saved_summary(directory: RunDirectory) -> RunSummary | None:
-    """Returns the summary that the run left, None where it left none that can be used.
+    """Returns the saved summary of a run, None where it is missing, invalid or outdated.
 
-    One that is older than a log is of no use: something trained on when the script had ended.
+    It is outdated if a log is newer: a process still trained after the script had ended.
     """
     if _is_outdated(directory):
         return None
@@ -32,16 +32,16 @@ def saved_summary(directory: RunDirectory) -> RunSummary | None:
 
 
 def _is_of_todays_rules(data: dict[str, Any]) -> bool:
-    """Whether all findings have their rules' traits, as they do since rules were last renamed.
+    """Whether all findings have traits, as since rules were last renamed.
 
-    Then the catalogue, by which all rules would be imported, is not needed.
+    Then the catalogue, which imports all rules, is not needed.
     """
     findings = [*data["findings"], *(passed["finding"] for passed in data.get("passed_over", ()))]
     return bool(data.get("rules")) and all("traits" in finding for finding in findings)
 
 
 def _renamed(summary: RunSummary) -> RunSummary:
-    """Returns the summary with findings of earlier versions as those of the rules of now."""
+    """Returns the summary with today's names for findings of earlier versions."""
     from trainprof.findings.catalogue import RULES, rule_named
 
     def name_now(name: str) -> str:

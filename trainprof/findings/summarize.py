@@ -31,14 +31,15 @@ def summarize(
     steps: tuple[int, int] | None = None,
     rules: Mapping[str, float] | None = None,
 ) -> RunSummary:
-    """Returns what a run showed, or one training epoch or some steps of it.
+    """Returns the summary of a run, or of one training epoch or some steps of it.
 
     Args:
-        epoch: 0-based; `steps`: 0-based, the end excluded.
-        rules: Thresholds of findings by name, in place of those of the run.
+        epoch: 0-based.
+        steps: 0-based, the end excluded.
+        rules: Thresholds of findings by name, instead of those of the run.
 
     Raises:
-        NothingThere: If the run has no such epoch or steps.
+        NothingThere: If the run lacks that epoch or those steps.
     """
     run = run_numbers(directory, epoch=epoch, steps=steps)
     judged = [_judged(rank, rules) for rank in run.ranks]
@@ -65,7 +66,7 @@ def summarize(
             for rank in judged[1:]
         )
     ]
-    # The others hold one of the ranks up.
+    # The other findings delay some of the ranks only.
     others = [PassedOver(x, SOME_RANKS) for x in summary.findings if x not in in_all_ranks]
     summary = replace(
         summary,
@@ -83,7 +84,7 @@ def _with_headline(summary: RunSummary) -> RunSummary:
 
 
 def context_of(directory: RunDirectory) -> RunContext | None:
-    """Returns what the findings of a run rest on, of several ranks of the first.
+    """Returns what the findings of a run rest on, of the first rank.
 
     None where lines were timed, or devices synchronized.
     """
@@ -96,7 +97,7 @@ def _settings(numbers: ProcessNumbers, rules: Mapping[str, float] | None) -> dic
 
 
 def _context(numbers: ProcessNumbers, settings: Mapping[str, float]) -> RunContext | None:
-    """None where lines were timed or devices synchronized: that slows parts, and not alike."""
+    """None where lines were timed or devices synchronized: that slows some parts more."""
     if numbers.evidence.has_timed_lines or numbers.evidence.was_synchronized:
         return None
     return context_of_process(numbers, settings)
@@ -110,7 +111,7 @@ def _judged(numbers: ProcessNumbers, rules: Mapping[str, float] | None) -> RunSu
     faults = list(summary.faults)
 
     def failed(rule: str, error: Exception) -> None:
-        faults.append(f"the rule {rule} failed: {type(error).__name__}: {error}")
+        faults.append(f"rule {rule} failed: {type(error).__name__}: {error}")
 
     diagnosis = diagnose(context, failed=failed)
     return replace(
@@ -127,18 +128,18 @@ def _judged(numbers: ProcessNumbers, rules: Mapping[str, float] | None) -> RunSu
 
 
 def _bars(diagnosis: Diagnosis) -> list[float]:
-    """Returns the gains that findings stayed under: of few steps, a part's noise may be more."""
+    """Returns the gains that findings stayed under: with few steps a part may be noisier."""
     return [x.least_gain for x in diagnosis.passed_over if x.why == IN_NOISE and x.least_gain]
 
 
 def _shown_by(finding: Finding, numbers: ProcessNumbers) -> Finding:
-    """Returns a finding of a part by the numbers that its steps have in the whole run."""
+    """Returns a finding of a part with step numbers of the whole run."""
     steps = [{**step, "step": step["step"] + numbers.first_step} for step in finding.steps]
     return replace(finding, steps=steps)
 
 
 def _with_evaluation_call(evidence: Evidence, settings: Mapping[str, float]) -> Evidence:
-    """Leaves out where evaluation is called, where its loader is what it mostly waits for."""
+    """Removes the line that calls evaluation, if evaluation mostly waits for its loader."""
     loading_share = slow_validation.RULE.threshold(settings, "loading_share")
     is_waiting = evidence.evaluation_wait_share >= loading_share
     return replace(evidence, evaluation_call=None) if is_waiting else evidence
@@ -147,7 +148,7 @@ def _with_evaluation_call(evidence: Evidence, settings: Mapping[str, float]) -> 
 def _with_slow_rank(
     summary: RunSummary, run: RunNumbers, rules: Mapping[str, float] | None
 ) -> RunSummary:
-    """Adds what is found of the rank that the others wait for longest."""
+    """Adds the finding of the rank that the others wait for longest."""
     worst = run.worst_rank()
     context = None if worst is None else _context(worst, _settings(worst, rules))
     if worst is None or context is None:

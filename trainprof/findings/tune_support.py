@@ -1,7 +1,4 @@
-"""Which changes `trainprof tune` has trials for.
-
-What it chooses its candidates by, and what lets a finding say that it measures them.
-"""
+"""Which changes `trainprof tune` can try: for its candidates, and for findings to name it."""
 
 from __future__ import annotations
 
@@ -19,18 +16,18 @@ from trainprof.findings.loading.waiting import TRIED_PREFETCH, TRIED_WORKERS, mo
 if TYPE_CHECKING:
     from trainprof.findings.run_context import Feeder, RunContext
 
-# Of a training step: from which share on copies, and updates, are worth changing something for.
+# Shares of a training step from which on copies, and updates, are worth a trial.
 _TRANSFER_SHARE: Final = 0.03
 _OPTIMIZER_SHARE: Final = 0.05
-_MEASURED: Final = "trainprof tune{} SCRIPT measures it, without an edit of yours"
-# Subjects of trials that let tensor cores compute.
+_MEASURED: Final = "trainprof tune{} SCRIPT measures it without editing your code"
+# Subjects of trials that use tensor cores.
 _PRECISIONS: Final = frozenset(("matrix products", "mixed precision"))
-# Of a training step, or of a device's time: from which share on its precision is worth a trial.
+# Share of a training step, or of a GPU's time, from which on precision is worth a trial.
 _COMPUTE_SHARE: Final = 0.2
 
 
 def marked_if_tried(finding: Finding, context: RunContext) -> Finding:
-    """Returns a finding that says so where `tune` has a trial of its change."""
+    """Returns a finding that names `tune` where that can try its change."""
     if not is_tried(context, finding):
         return finding
     option = " --allow-numerics" if finding.traits.changes_numbers else ""
@@ -38,7 +35,7 @@ def marked_if_tried(finding: Finding, context: RunContext) -> Finding:
 
 
 def is_tried(context: RunContext, finding: Finding) -> bool:
-    """Whether `tune` has a trial of what a finding's change gains by."""
+    """Whether `tune` can try a finding's change."""
     change = finding.change
     if finding.traits.changes_numbers:
         return not _PRECISIONS.isdisjoint(numerics_changes(context))
@@ -60,18 +57,18 @@ def is_tried(context: RunContext, finding: Finding) -> bool:
 
 
 def tries_workers(context: RunContext, feeder: Feeder, workers: int) -> bool:
-    """Whether `tune` may try so many workers for a loader, if the model likes them."""
+    """Whether `tune` may try a number of workers for a loader."""
     is_known = workers == 0 or workers in TRIED_WORKERS
     return is_known and _is_modelled(context, feeder) and may_have_workers(feeder, workers)
 
 
 def rerun_words(context: RunContext, feeder: Feeder, workers: int) -> str:
-    """Returns which command tells whether so many workers help."""
+    """Returns the command that measures whether that number of workers helps."""
     return "trainprof tune" if tries_workers(context, feeder, workers) else "trainprof compare"
 
 
 def _is_modelled(context: RunContext, feeder: Feeder) -> bool:
-    """Whether `tune` has a model of a loader, by which it chooses its workers."""
+    """Whether `tune` has a model of a loader to choose its workers by."""
     is_known = (
         feeder.inputs is not None and feeder.measured is not None and feeder.measured.step_s > 0
     )
@@ -79,17 +76,17 @@ def _is_modelled(context: RunContext, feeder: Feeder) -> bool:
 
 
 def waited_for(context: RunContext) -> list[Feeder]:
-    """Returns the loader that costs most, and the others whose batches training waits for."""
+    """Returns the costliest loader, and the others that training waits for."""
     return context.feeding[:1] + [x for x in context.feeding[1:] if x.wait_share >= LEAST_GAIN]
 
 
 def keeps_multiplicity(feeder: Feeder) -> bool:
-    """Whether other numbers of workers give each sample as often as now."""
+    """Whether other numbers of workers yield each sample the same number of times."""
     return shards_of(feeder) is not None or bool(feeder.loader.shares_stream)
 
 
 def may_have_workers(feeder: Feeder, workers: int) -> bool:
-    """Whether another number of workers for a loader may be worth trying, and gives the same."""
+    """Whether another number of workers is worth a trial and yields the same samples."""
     if feeder.inputs is None or workers == (feeder.loader.num_workers or 0):
         return False
     is_few = workers <= max(most_workers(feeder.inputs), 1)
@@ -98,19 +95,19 @@ def may_have_workers(feeder: Feeder, workers: int) -> bool:
 
 
 def may_have_ahead(feeder: Feeder, factor: int) -> bool:
-    """Whether so many batches ahead of each worker are more than now, and give the same."""
+    """Whether this prefetch_factor is larger than now and yields the same samples."""
     now = feeder.loader.prefetch_factor or USUAL_PREFETCH
     is_more = bool(feeder.loader.num_workers) and factor > now and factor in TRIED_PREFETCH
     return is_more and keeps_multiplicity(feeder)
 
 
 def may_be_kept(context: RunContext, feeder: Feeder) -> bool:
-    """Whether workers that live on save enough to be tried, and see what training changes."""
+    """Whether persistent workers save enough for a trial, and see what training changes."""
     return restart_share(context, feeder) >= LEAST_GAIN and feeder.loader.may_keep_workers
 
 
 def restart_share(context: RunContext, feeder: Feeder) -> float:
-    """Returns the share of training that goes to starting workers that were there before."""
+    """Returns the share of training spent on restarting workers."""
     loader = feeder.loader
     if not loader.num_workers or loader.persistent_workers:
         return 0.0
@@ -118,13 +115,13 @@ def restart_share(context: RunContext, feeder: Feeder) -> float:
 
 
 def copied_share(context: RunContext) -> float:
-    """Returns the share of training in which a device had nothing to do but wait for copies."""
+    """Returns the share of training in which a GPU idled for copies."""
     copied_s = context.idle_s("copy_s") or 0.0
     return copied_s / context.training_s if context.training_s > 0 else 0.0
 
 
 def pageable_loaders(context: RunContext) -> list[Feeder]:
-    """Returns the loaders that are worth pinning: their batches are copied to a device."""
+    """Returns the loaders that are worth pinning: their batches are copied to a GPU."""
     if not context.is_on_device or copied_share(context) < _TRANSFER_SHARE:
         return []
     return [
@@ -135,7 +132,7 @@ def pageable_loaders(context: RunContext) -> list[Feeder]:
 
 
 def numerics_changes(context: RunContext) -> dict[str, dict[str, Any]]:
-    """Returns by subject what changes the numbers, as trials set it: what the device supports."""
+    """Returns by subject the trials' settings of precision that the GPU supports."""
     numerics = context.torch.numerics or Numerics("unknown", "unknown")
     share = max(context.share(*COMPUTE_KEYS), context.summary.device_busy_share or 0.0)
     if not context.is_on_device or share < _COMPUTE_SHARE:
@@ -157,6 +154,6 @@ def numerics_changes(context: RunContext) -> dict[str, dict[str, Any]]:
 
 
 def may_fuse(context: RunContext) -> bool:
-    """Whether optimizers are worth fusing: on a CPU where they take parameter by parameter."""
+    """Whether optimizers are worth fusing: on a CPU, those that loop over parameters."""
     is_much = context.share("optimizer") >= _OPTIMIZER_SHARE
     return is_much and (context.is_on_device or bool(context.torch.looped))

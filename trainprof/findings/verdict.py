@@ -487,7 +487,7 @@ def device_verdict(
     shares["host"] += launching
     name = max(shares, key=lambda key: shares[key])
     share = shares[name]
-    computing = high - device.given_out
+    computing = high - device.while_launching
     if share >= HIGH_SHARE or (share >= MODERATE_SHARE and computing < _MOST):
         level = "highly" if share >= HIGH_SHARE else "moderately"
         site, most = sites.get(name), f"{percent(share)} of {of}"

@@ -86,8 +86,8 @@ def _share(line: HotLine, share: float) -> str:
     """Returns a share of a line's; with too few samples, what it is at least."""
     if not line.is_at_least:
         return percent(share)
-    if line.looks:  # none where it is what is left of such a share
-        share = least_share(share, line.looks / line.share)
+    if line.samples:  # none where it is what is left of such a share
+        share = least_share(share, line.samples / line.share)
     return f"at least {percent(share)}"
 
 

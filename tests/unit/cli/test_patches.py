@@ -146,7 +146,7 @@ def test_what_is_to_be_minded_stands_by_the_diff_and_on_stderr(tmp_path, capsysb
     assert "# Note: workers keep their copy" in head
     # Workers may as well lose: who applies it without the page has to know.
     assert head[1].startswith("# Expected: ")
-    assert "not measured" in head[1]
+    assert "estimate" in head[1]
     assert "trainprof: Note: workers keep their copy\n" in err
     assert len(err.splitlines()) == len(head)
     apply("git", out, tmp_path)

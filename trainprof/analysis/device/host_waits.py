@@ -202,7 +202,7 @@ def _in_loop(timeline: Timeline) -> Bool:
     return inside
 
 
-def dearest_in_training(
+def costliest_in_training(
     rows: Sequence[_Row], cost_s: Callable[[_Row], float] | None = None
 ) -> tuple[_Row | None, bool]:
     """Returns the line that cost training most, in idle time by default, and whether others did."""
@@ -286,7 +286,7 @@ def sync_points(
                 held_back_s=None if held is None else held.seconds(call_keys[held.index] == key),
             )
         points.append(point)
-    return sorted(points, key=SyncPoint.dearest_first)
+    return sorted(points, key=SyncPoint.costliest_first)
 
 
 def emptied_caches(

@@ -97,7 +97,7 @@ _HUGGING_FACE: Final = BuilderSettings(
     copies='accelerator_config={"non_blocking": True}',
     compiles="torch_compile",
     checks="logging_nan_inf_filter=False",
-    quiet="disable_tqdm=True, a larger logging_steps",
+    quiet="disable_tqdm=True, logging_steps=500",
     fuses='optim="adamw_torch_fused"',
     defined_in="transformers/training_args.py",
 )

@@ -32,7 +32,7 @@ class Analysed:
 
     Attributes:
         origin_ns, end_ns: Start and end of the run.
-        host: What the process has of its host.
+        host: The process's part of its host.
         part: The epoch or the steps that the timeline is narrowed to, in words, or None.
     """
 
@@ -62,7 +62,7 @@ class Analysed:
         return "synchronized" if self.synchronized() is not None else "async"
 
     def synchronized(self) -> tuple[int, float] | None:
-        """Returns how often --cuda-sync waited for a device, and for how many seconds."""
+        """Returns the number of waits of --cuda-sync for a device, and their seconds."""
         details = self.process.details
         rows = details[details["kind"] == Kind.SYNCHRONIZED]
         if len(rows) == 0:
@@ -82,14 +82,14 @@ class NothingThere(TrainprofError):
 def narrowed(timeline: Timeline, epoch: int | None, steps: tuple[int, int] | None) -> Timeline:
     """Returns the timeline of a part of the loop; stages stay those of the whole run.
 
-    An epoch reaches to the beginning of the next one, with the evaluation between them.
+    An epoch ends where the next one begins, and includes the evaluation between them.
 
     Args:
-        epoch: 0-based index of a training epoch; with `steps` those of them that lie in it.
+        epoch: 0-based index of a training epoch; with `steps`, the steps in it.
         steps: 0-based, the end excluded.
 
     Raises:
-        NothingThere: If there is no such epoch, or no such steps.
+        NothingThere: If the run lacks that epoch or those steps.
     """
     first, last = timeline.window.start, timeline.window.end
     if epoch is not None:
@@ -99,8 +99,8 @@ def narrowed(timeline: Timeline, epoch: int | None, steps: tuple[int, int] | Non
         first, last = max(first, step_first), min(last, step_last)
         if first >= last:
             raise NothingThere(
-                f"There are no steps {_written(steps)} in epoch {(epoch or 0) + 1}",
-                hint="Leave one of the two out.",
+                f"Epoch {(epoch or 0) + 1} has no steps {_written(steps)}",
+                hint="Pass only one of the two options.",
             )
 
     def inside(times: Int64) -> Bool:
@@ -132,7 +132,7 @@ def _step_bounds(timeline: Timeline, steps: tuple[int, int]) -> tuple[int, int]:
     first, last = steps[0], min(steps[1], len(ends))
     if first >= last:
         raise NothingThere(
-            f"There are no steps {_written(steps)}", hint=f"The run has {len(ends)} steps."
+            f"Steps {_written(steps)} do not exist", hint=f"The run has {len(ends)} steps."
         )
     return int(timeline.step_starts[first]), int(ends[last - 1])
 
@@ -141,9 +141,9 @@ def _epoch_bounds(timeline: Timeline, epoch: int) -> tuple[int, int]:
     begins = epoch_starts(timeline.loaders)
     if not 0 <= epoch < len(begins):
         raise NothingThere(
-            f"There is no epoch {epoch + 1}", hint=f"The run has {len(begins)} epochs."
+            f"Epoch {epoch + 1} does not exist", hint=f"The run has {len(begins)} epochs."
         )
-    # The first one's iterator may have been made long ahead.
+    # The first epoch's iterator may have been created long before.
     is_here = np.isin(begins, epoch_starts(timeline.loaders_here()))
     begins = np.where(is_here, np.maximum(begins, timeline.window.loop_start), begins)
     bounds = np.append(begins, timeline.window.loop_end)
@@ -151,7 +151,7 @@ def _epoch_bounds(timeline: Timeline, epoch: int) -> tuple[int, int]:
 
 
 def described(epoch: int | None, steps: tuple[int, int] | None) -> str:
-    """Returns what of the run is shown, counted from 1: "epoch 2", "steps 5:9"."""
+    """Returns the part of the run, counted from 1: "epoch 2", "steps 5:9"."""
     parts = [] if epoch is None else [f"epoch {epoch + 1}"]
     parts += [] if steps is None else [f"steps {_written(steps)}"]
     return ", ".join(parts)
@@ -163,7 +163,7 @@ def _written(steps: tuple[int, int]) -> str:
 
 
 def _staged(part: LoaderIterations, whole: list[LoaderIterations]) -> LoaderIterations:
-    """Gives iterations of a part, some of them cut, the stages that they have in the whole run."""
+    """Gives the iterations of a part, some truncated, their stages of the whole run."""
     p = next(p for p in whole if p.loader == part.loader)
     number = np.maximum(p.number_at(part.start), 0)
     return replace(part, stage=p.stage[number], role=p.role)

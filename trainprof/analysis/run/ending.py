@@ -1,4 +1,4 @@
-"""How a run ended, and where it stood if it was ended while no step came."""
+"""How a run ended, and where its processes stood if it hung."""
 
 from __future__ import annotations
 
@@ -17,24 +17,21 @@ from trainprof.record.last_stacks import read_last_stacks
 from trainprof.record.names import MAX_STEPS, MAX_TIME, site_name
 from trainprof.record.schema import Kind, Topic
 
-NOT_WRITTEN: Final = "the end was not written down: trainprof was killed, or could not write"
-ITS_STATUS: Final = (
-    "its exit status is not known, as trainprof was killed before the script ended, or could not "
-    "write"
-)
-GOES_ON: Final = "the script itself has ended, a process that it started trains on"
-WENT_ON: Final = "a process that it started trained on after the script's end"
+NOT_WRITTEN: Final = "trainprof was killed, or could not write"
+ITS_STATUS: Final = "exit status unknown: trainprof was killed first, or could not write"
+GOES_ON: Final = "the script has ended, but a process that it started still trains"
+WENT_ON: Final = "a process that it started still trained after the script's end"
 # By the value of a LIMIT record.
-_LIMITS: Final = {1: MAX_STEPS, 3: "a trial had enough"}
+_LIMITS: Final = {1: MAX_STEPS, 3: "the end of the trial"}
 _KEYBOARD_INTERRUPT: Final = "KeyboardInterrupt"
-# At --max-time a script that makes steps ends at one of them.
+# At --max-time a script that takes steps ends at the end of one.
 IDLE_AT_LIMIT_S: Final = 2.0
 IDLE_AT_LIMIT_STEPS: Final = 2.0
-# A longer time without a batch, a forward or a step is worth a word: checkpoints and evaluation of
-# most scripts are over by then. Slow steps have the time of this many of them.
+# A longer time without a batch, a forward or a step is reported: checkpoints and evaluation of most
+# scripts take less. With slow steps, the time of this many of them.
 IDLE_FROM_S: Final = 10.0
 IDLE_FROM_STEPS: Final = 20.0
-# A process that had ended before the last step has no part in what followed.
+# A process that ended this long before the last step has no part in the end.
 _SLACK_NS: Final = 5_000_000_000
 _PROGRESS: Final = (
     *(Kind.LOADER_NEXT, Kind.FORWARD, Kind.LOSS, Kind.BACKWARD),
@@ -45,7 +42,7 @@ _ASKS_TO_END: Final = frozenset(
     (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
 )
 _LOADER_FILE: Final = "torch/utils/data/dataloader.py"
-# An idle worker is in these, and in no code of the user's.
+# An idle worker is in these files, not in your code.
 _WAITING_FILES: Final = (
     *("/selectors.py", "/multiprocessing/connection.py", "/multiprocessing/queues.py"),
     *("/multiprocessing/synchronize.py", "/threading.py"),
@@ -53,13 +50,13 @@ _WAITING_FILES: Final = (
 
 
 def ending_of_run(recording: Recording, shown: list[ProcessLog]) -> Exit:
-    """Returns the end of a run: of the script, and of what it started where a limit ended that.
+    """Returns the end of a run, also where a limit ended the processes that the script started.
 
-    What torchrun, `torch.multiprocessing.spawn` or a driver starts meets the limit itself, and its
-    parent ends on its own.
+    A process of torchrun, `torch.multiprocessing.spawn` or a driver ends at the limit itself; its
+    parent then ends normally.
 
     Args:
-        shown: Of the training process whose figures are shown: its limit comes first.
+        shown: Of the training process in the summary: its limit comes first.
     """
     pid = recording.manifest.get("script_pid")
     logs = [log for log in recording.logs if log.pid == pid or log.role == "script"]
@@ -73,14 +70,14 @@ def ending_of_run(recording: Recording, shown: list[ProcessLog]) -> Exit:
 
 
 def _ended_well(logs: list[ProcessLog]) -> bool:
-    """Whether all that trained was ended at a limit or came to its own end."""
+    """Whether all that trained ended at a limit or completed."""
     trained = [own for own in by_process(logs) if any(_trains(log) for log in own)]
     ends = [(_limit(own), recorded_ending(own)) for own in trained]
     return all(limit or (end is not None and end.reason == "completed") for limit, end in ends)
 
 
 def ending(recording: Recording, logs: list[ProcessLog]) -> Exit:
-    """Returns the end of the script's own process, unless what it started trains on."""
+    """Returns the end of the script's process, unless a process that it started still trains."""
     end = _of_script(recording, logs)
     if end.reason == "running":
         return end
@@ -133,14 +130,15 @@ def _of_script(recording: Recording, logs: list[ProcessLog]) -> Exit:
     if exception is not None and number is None and status == 1:
         return Exit(status, number, "exception", exception)
     if reason == "exception":
-        # No exception reached the top: the script chose this status itself.
-        left = None if has_end else "left by os._exit or from native code"
+        # No exception reached the top: the script chose this status itself. Without logs it may be
+        # a shell script.
+        left = "os._exit or native code ended it" if logs and not has_end else None
         return Exit(status, number, "completed", left)
     return Exit(status, number, reason, detail)
 
 
 def recorded_ending(logs: list[ProcessLog]) -> Exit | None:
-    """Returns the end that a process recorded itself, None if it did not."""
+    """Returns the end that a process recorded itself, or None."""
     limit, exception = _limit(logs), _exception(logs)
     if exception is not None:
         reason = "interrupted" if exception == _KEYBOARD_INTERRUPT else "exception"
@@ -151,7 +149,7 @@ def recorded_ending(logs: list[ProcessLog]) -> Exit | None:
 
 
 def _unseen(end: Exit | None, limit: str | None) -> Exit:
-    """The supervisor did not see the end; the script's own last record may show it."""
+    """Returns an end that the supervisor did not see, by the script's last record."""
     if limit is not None:
         return Exit(None, None, "limit", limit)
     if end is None:
@@ -178,13 +176,13 @@ def _exception(logs: list[ProcessLog]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """Until when a process made progress, ns.
+    """When a process last made progress, ns.
 
     Attributes:
         last_ns: Its last batch, forward or step; None without any.
-        seen_ns: The last that is known of it, the start of a loader included.
+        seen_ns: The same, the start of a loader included.
         has_batch: It got a batch.
-        is_main: Its main thread trains, as far as is known.
+        is_main: Its main thread trains, or that is unknown.
     """
 
     last_ns: int | None
@@ -200,10 +198,10 @@ def hung_of(
     *,
     step_s: float | None,
 ) -> Hung | None:
-    """Returns where a run stood as it was asked to end, None where it had just made progress.
+    """Returns where a run stood when it was asked to end, None where it had just made progress.
 
     Args:
-        recordings: Of the run, of its ranks where each has one.
+        recordings: Of the run, or of each of its ranks.
         processes: Those that train.
         step_s: The median step.
     """
@@ -214,7 +212,7 @@ def hung_of(
         return None
     asked_ns = max(map(_asked_ns, recordings))
     limits = [ns for run in recordings for ns in _limits(run)]
-    if limits:  # it ended at a step, whatever came then
+    if limits:  # it ended at a step, whatever followed
         asked_ns = min(limits)
     progress = {process.pid: _progress(process, asked_ns) for process in processes}
     began_ns = min(integer(run.section("times").get("spawned_ns")) or 0 for run in recordings)
@@ -228,13 +226,13 @@ def hung_of(
         return None
     places = (_stood(sample, run, progress, asked_ns, seen_ns) for run, sample in samples)
     stood = [place for place in places if place is not None]
-    if any(place.rank is not None for place in stood):  # who started the ranks waits for them
+    if any(place.rank is not None for place in stood):  # their parent waits for them
         stood = [x for x in stood if x.rank is not None or x.worker is not None]
     return Hung(idle_s, sorted(stood, key=_order)) if stood else None
 
 
 def _was_ended(end: Exit) -> bool:
-    """Whether it was ended from outside, or it is unknown who ended it."""
+    """Whether it was ended from outside, or by something unknown."""
     if end.reason == "signal":
         return end.signal in _ASKS_TO_END
     if end.reason == "killed":
@@ -250,7 +248,7 @@ def _samples(recording: Recording) -> list[dict[str, Any]]:
 
 
 def _asked_ns(recording: Recording) -> int:
-    """Returns when the script was asked to end, else the last that is known of it."""
+    """Returns when the script was asked to end, else the last sample's time."""
     asked_ns = integer(recording.section("stacks").get("at_ns"))
     ended_ns = integer(recording.section("times").get("ended_ns"))
     if asked_ns or ended_ns:
@@ -285,7 +283,7 @@ def _stood(
     asked_ns: int,
     seen_ns: int,
 ) -> Stood | None:
-    """Returns where a process stood, None where it had no part in the end."""
+    """Returns where a process stood, None where it had ended before."""
     at_ns, ended_ns = integer(sample.get("at_ns")) or 0, integer(sample.get("ended_ns"))
     if at_ns < seen_ns - _SLACK_NS or (ended_ns is not None and ended_ns < asked_ns - _SLACK_NS):
         return None
@@ -323,7 +321,7 @@ def _stood(
 
 
 def _thread(sample: dict[str, Any], *, is_main: bool) -> dict[str, Any] | None:
-    """Returns the main thread of a sample, or another that it has; None without any."""
+    """Returns the main thread of a sample, or another; None without any."""
     threads = sample.get("threads")
     known = [x for x in threads if isinstance(x, dict)] if isinstance(threads, list) else []
     wanted = [thread for thread in known if bool(thread.get("is_main")) is is_main]

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Final
 
 from trainprof.analysis.summary.code import (
-    MAKING,
+    PREPARATION,
     Collective,
     HotLine,
     OutsideLoop,
@@ -21,26 +21,26 @@ from trainprof.analysis.summary.run import Training
 from trainprof.analysis.timeline.checkpoints import Checkpoints
 from trainprof.analysis.timeline.step_table import StepTable
 
-# A function that takes less of the making of a batch is not named with it.
+# A function that takes less of batch preparation is not named.
 NAMED_FROM_SHARE: Final = 0.25
-# Of the evaluation, in passes over loaders: else what comes behind them is most of it.
+# Of evaluation, in iterations over loaders: with less, what follows them is most of it.
 _OVER_LOADERS_FROM_SHARE: Final = 0.5
 # Of the samples at a line.
 _WAITS_FROM_SHARE: Final = 0.5
-# Of forwards, of backwards and of updates so many must leave the device without work.
-_RAN_DRY_SHARE: Final = 0.8
+# Of forwards, of backwards and of updates: the share that must leave the GPU idle.
+_LEFT_IDLE_SHARE: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceEvidence:
-    """What a device did in the training phase; shares of that phase without warm-up.
+    """What a GPU did in the training phase; shares of that phase without warm-up.
 
     Attributes:
-        busy: At work at least, and at most.
+        busy: Low and high.
         idle: By cause, as `Device.idle_because`.
-        keeps_up: It has next to nothing left at the end of nearly all forwards, backwards and
-            updates: the host's pace is its pace.
-        warmup: Of the whole phase, its warm-up.
+        keeps_up: It is idle at the end of nearly all forwards, backwards and updates: the host sets
+            the pace.
+        warmup: As a share of the whole phase.
     """
 
     busy: tuple[float, float]
@@ -49,18 +49,18 @@ class DeviceEvidence:
     warmup: float = 0.0
 
     @property
-    def given_out(self) -> float:
-        """The share in which it may have been idle or busy while the host launched work.
+    def while_launching(self) -> float:
+        """The share in which it may have been idle or busy while the host launched kernels.
 
-        0 where it doesn't keep up with the host, and is not known to wait most of that time.
+        0 where it does not keep up with the host and does not wait most of that time.
         """
         waits_mostly = self.idle.get("launch_s", 0.0) > self.idle.get("unknown_s", 0.0)
         return self.idle.get("unknown_s", 0.0) if self.keeps_up or waits_mostly else 0.0
 
     @property
     def launching(self) -> float:
-        """The share in which it waited for the host to launch work, at most."""
-        return self.idle.get("launch_s", 0.0) + self.given_out
+        """The share in which it waited for kernel launches, at most."""
+        return self.idle.get("launch_s", 0.0) + self.while_launching
 
     @classmethod
     def of(cls, device: Device, training_s: float) -> DeviceEvidence | None:
@@ -72,7 +72,7 @@ class DeviceEvidence:
         shares = {x: spent_s / settled_s for x, spent_s in idle_s.items() if x != "warmup_s"}
         dry = [device.ran_dry.get(name, 0.0) for name in KEEPS_UP_IN]
         warmup = device.warmup_s / (training_s or 1.0)
-        return cls((low, high), shares, min(dry) >= _RAN_DRY_SHARE, warmup)
+        return cls((low, high), shares, min(dry) >= _LEFT_IDLE_SHARE, warmup)
 
     @classmethod
     def common(cls, each: Sequence[DeviceEvidence]) -> DeviceEvidence:
@@ -92,15 +92,15 @@ class Evidence:
 
     Attributes:
         training: Seconds per ledger key inside the training phase.
-        transfer_site, sync_site: The lines whose copies and syncs cost the device most.
+        transfer_site, sync_site: The lines whose copies and syncs cost most.
         collectives: Calls of torch.distributed, most time first: part of "other".
-        waits_at: The slowest line of "other", where it waits for a thread or process.
-        loss_in_loop_s: Of "loss", what is no module; `loss_at`: the slowest line of "loss".
-        evaluation_site: The line of the loader that evaluation mostly goes over.
-        evaluation_wait_share: Of the evaluation over that loader, what it waits for it.
-        ranks: Whose loaders they are: times are means over so many.
-        few_steps: Its steps, where fewer than MANY_STEPS of them are steady; of several ranks those
-            of the first.
+        waits_at: The slowest line of "other", if it waits for a thread or process.
+        loss_in_loop_s: Of "loss", what is not a module.
+        loss_at: The slowest line of "loss".
+        evaluation_site: The line of evaluation's main loader.
+        evaluation_wait_share: Of evaluation over that loader, waiting for it.
+        ranks: Number of ranks that times are means over.
+        few_steps: Its steps, where fewer than MANY_STEPS are steady; those of the first rank.
     """
 
     wall_s: float
@@ -140,9 +140,9 @@ def is_over_loaders(loaders: Sequence[Loader], spent_s: float) -> bool:
 
 
 def called_for_at(lines: Sequence[HotLine]) -> str | None:
-    """Returns the outermost line that leads to evaluation, and to no other part of training.
+    """Returns the outermost line that calls evaluation and no other part of training.
 
-    The line itself where other parts have no lines. None where no sample met evaluation.
+    The line itself where other parts have no lines. None without samples of evaluation.
     """
     most = hottest(lines, "evaluation")
     if most is None:
@@ -150,7 +150,7 @@ def called_for_at(lines: Sequence[HotLine]) -> str | None:
     elsewhere = {
         site
         for line in lines
-        if line.part not in (most.part, MAKING)
+        if line.part not in (most.part, PREPARATION)
         for site in (line.site, *line.called_from)
     }
     leading = [site for site in (most.site, *most.called_from) if site not in elsewhere]

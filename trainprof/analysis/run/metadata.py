@@ -1,4 +1,4 @@
-"""What a process's logs say of it: loaders, places, versions, device; and values read safely."""
+"""A process's logs: loaders, lines, versions, device; and safe reading of values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trainprof.record.notes import integer as integer
 from trainprof.record.notes import known as known
 from trainprof.record.schema import Topic
 
-# More than anybody's memory holds; a damaged log may tell any number.
+# More than fits in memory; a damaged log may hold any number.
 MAX_BATCHES_AHEAD: Final = 1 << 20
-# Classes of the modules that torch.compile makes have this in their names.
+# In the class names of modules that torch.compile creates.
 _GRAPH_CLASS = "GraphModule"
 _DATA_PARALLEL: Final = "DistributedDataParallel"
 
@@ -37,7 +37,7 @@ class Metadata:
         return [n for n in self.texts[Topic.LOADER] if integer(self.loader(n).get("num_workers"))]
 
     def batches_ahead(self, number: int) -> int:
-        """How many batches the loader's workers prefetch, 0 without workers."""
+        """The number of batches that the loader's workers prefetch, 0 without workers."""
         metadata = self.loader(number)
         workers = integer(metadata.get("num_workers")) or 0
         ahead = workers * (integer(metadata.get("prefetch_factor")) or 2)
@@ -55,7 +55,7 @@ class Metadata:
         return {number for number in numbers if number is not None}
 
     def device(self) -> str | None:
-        """Returns the first accelerator that was seen in use, with its number if known, or None."""
+        """Returns the first accelerator in use, with its number if known, or None."""
         names = [x["device"] for x in self.environment() if isinstance(x.get("device"), str)]
         numbered = [name for name in names if name.startswith(f"{names[0]}:")]
         return next(iter(numbered or names), None)
@@ -72,12 +72,12 @@ class Metadata:
         return next((text for text in values if isinstance(text, str)), None)
 
     def looked_s(self) -> float | None:
-        """Returns what probes took for closer looks at loaders and calls; None: unknown."""
+        """Returns the time of probes' inspections of loaders and calls; None: unknown."""
         spent_ns = (integer(x.get("looked_ns")) for x in self.environment())
         return next((ns / 1e9 for ns in spent_ns if ns is not None), None)
 
     def reads_counted_until(self) -> dict[int, int]:
-        """Returns when reads of host tensors were counted no longer, ns by SyncFlag."""
+        """Returns when counting reads of host tensors stopped, ns by SyncFlag."""
         limits = ((x.get("flag"), x.get("reads_counted_until")) for x in self.environment())
         known = ((integer(flag), integer(until)) for flag, until in limits)
         return {flag: until for flag, until in known if flag is not None and until is not None}
@@ -87,7 +87,7 @@ class Metadata:
         return {k: str(v) for x in self.environment() for k, v in x.items() if k in names and v}
 
     def graph_classes(self) -> list[int]:
-        """Returns ids of module classes that torch.compile made."""
+        """Returns ids of module classes that torch.compile created."""
         return [n for n, name in self.texts[Topic.CLASS].items() if _GRAPH_CLASS in str(name)]
 
     def is_data_parallel(self) -> bool:
@@ -108,12 +108,12 @@ def integers(value: Any) -> list[int]:
 
 
 def share_in(value: object) -> float:
-    """Returns `value` as a share, 0 where it is no number."""
+    """Returns `value` as a share, 0 where it is not a number."""
     return min(max(float(value), 0.0), 1.0) if isinstance(value, (int, float)) else 0.0
 
 
 def number(value: Any, default: float) -> float:
-    """Returns `value` if it is a number that something can have measured, else the default."""
+    """Returns `value` if it is a plausible number, else the default."""
     known_value = known(value)
     return default if known_value is None else float(known_value)
 
@@ -140,10 +140,10 @@ class Sites:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What probes noted, to be read by the kind of note.
+    """Notes of probes, to be read by kind.
 
     Attributes:
-        records: All notes of the process's environment, as they stand in its log.
+        records: All notes of the process's environment, as in its log.
     """
 
     records: Sequence[Mapping[str, Any]] = ()
@@ -153,5 +153,5 @@ class Notes:
         return notes.last_note(kind, self.records)
 
     def last_list(self, kind: type[AnyNote]) -> list[AnyNote]:
-        """Returns the notes of a kind that were written last as one list."""
+        """Returns the list of notes of a kind that was written last."""
         return notes.last_notes(kind, self.records)

@@ -1,4 +1,4 @@
-"""What one training process recorded, in numbers: findings and verdict are made of them."""
+"""One training process in numbers, which findings and verdict rest on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainprof.analysis.device.devices import DevicePart, device_part, overlap_of
-from trainprof.analysis.device.host_waits import dearest_in_training, idle_during_s
+from trainprof.analysis.device.host_waits import costliest_in_training, idle_during_s
 from trainprof.analysis.distributed.collectives import (
     COMMUNICATION,
     Collectives,
@@ -73,10 +73,10 @@ class ProcessNumbers:
         model_of: Returns the pipeline model of a loader, by its id.
         steps_shares: By loader id, the share of the steps' time that it feeds.
         backwards: Runs of the autograd engine in training.
-        clips_gradients: By torch.nn.utils, which takes no sparse ones.
-        rules: Thresholds that the user has set, as the manifest has them.
-        rank_steps: For comparison with other ranks; None where a device computes.
-        first_step: Of a part of a run: how many steps came before it.
+        clips_gradients: By torch.nn.utils, which does not support sparse ones.
+        rules: Thresholds from the manifest, as the user set them.
+        rank_steps: For comparison with other ranks; None on a GPU.
+        first_step: Number of steps before this part of a run.
     """
 
     summary: RunSummary
@@ -110,9 +110,9 @@ class _Parts:
 
 
 def numbers_of(run: Analysed) -> ProcessNumbers:
-    """Returns what a training process recorded, in numbers."""
+    """Returns a training process in numbers."""
     timeline, details = run.timeline, run.process.details
-    # First of all: of long runs the fetches and the ledger's tables would not fit side by side.
+    # First: fetches and the ledger's tables of a long run would not fit in memory together.
     loading = loader_part(run)
     overlap = overlap_of(run)
     waits = None if overlap is None else overlap.waits()
@@ -243,8 +243,8 @@ def _evidence(run: Analysed, parts: _Parts) -> Evidence:
         has_timed_lines=run.has_timed_lines(),
         was_synchronized=run.synchronized() is not None,
         device=None if device.timed is None else DeviceEvidence.of(device.timed, training_s),
-        transfer_site=_dearest_site(device.transfers),
-        sync_site=_dearest_site(device.sync_points),
+        transfer_site=_costliest_site(device.transfers),
+        sync_site=_costliest_site(device.sync_points),
         collectives=parts.collectives.by_line,
         waits_at=line.site if line is not None and is_wait else None,
         python_in_model=stacks.python_in_model,
@@ -255,8 +255,8 @@ def _evidence(run: Analysed, parts: _Parts) -> Evidence:
 
 
 def _evaluated_loader(loaders: list[Loader], spent_s: float, training: Training) -> Loader | None:
-    """Returns the loader that evaluation goes over for longest; None where most is over none."""
-    # Of inference alone its loader is all that can be named.
+    """Returns evaluation's main loader; None where most of it uses none."""
+    # With inference alone, its loader is all there is to name.
     if training.steps and not is_over_loaders(loaders, spent_s):
         return None
     evaluating = [loader for loader in loaders if loader.evaluation_s > 0]
@@ -268,10 +268,10 @@ def _waited_share(loader: Loader) -> float:
     return waited_s / loader.evaluation_s
 
 
-def _dearest_site(rows: Sequence[Transfer | SyncPoint]) -> str | None:
-    """Returns the line that cost training most of them, None where the device felt none."""
-    dearest, _ = dearest_in_training(rows)
-    return dearest.site if dearest is not None and idle_during_s(dearest) > 0 else None
+def _costliest_site(rows: Sequence[Transfer | SyncPoint]) -> str | None:
+    """Returns the line that cost training most, None where the GPU did not wait."""
+    costliest, _ = costliest_in_training(rows)
+    return costliest.site if costliest is not None and idle_during_s(costliest) > 0 else None
 
 
 def _copied_pages(run: Analysed, loaders: list[Loader]) -> CopiedPages | None:
@@ -295,7 +295,7 @@ def _growth(run: Analysed, warmup: int, system: System | None) -> MemoryGrowth |
 
 
 def _worker_fetches(part: LoaderPart, training: Training) -> list[WorkerFetches]:
-    """Returns what the workers of the loaders that feed training were seen at."""
+    """Returns what the workers of training's loaders were sampled at."""
     seen = []
     for loader in part.in_loop:
         fetch, workers = loader.fetch, loader.num_workers

@@ -1,4 +1,4 @@
-"""What a run's processes are called (main, rank 1, worker 0, process 4711), and their parents."""
+"""Names of a run's processes (main, rank 1, worker 0, process 4711), and their parents."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from trainprof.analysis.run.metadata import integer
 from trainprof.analysis.timeline.events import ProcessLog
 from trainprof.record.schema import Kind, Topic
 
-# Longer ones stand in damaged headers alone.
+# Longer ones are in damaged headers only.
 MAX_RANK_DIGITS: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessName:
-    """A process by what it does; several may have one name: workers are recreated each epoch.
+    """A process by its role; several may share a name, as workers are recreated each epoch.
 
     Attributes:
         rank: In its group, or of the process that started it; None outside one.
         worker: Its number in its loader, or None.
-        pid: Of a process that is none of these; else None.
+        pid: Of any other process; else None.
     """
 
     rank: int | None = None
@@ -85,7 +85,7 @@ def ancestors_of(log: ProcessLog) -> list[int]:
 def rank_and_size(
     environments: Collection[Any], logs: Iterable[ProcessLog]
 ) -> tuple[int | None, int | None]:
-    """Returns what the process group says; a launcher's environment where none was joined."""
+    """Returns rank and size of the process group, else of the launcher's environment."""
     for note in reversed(list(environments)):
         rank = integer(note.get("rank")) if isinstance(note, dict) else None
         if rank is not None:

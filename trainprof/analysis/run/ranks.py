@@ -1,4 +1,4 @@
-"""Several training processes as one run: ranks, and processes that train apart."""
+"""Several training processes as one run: ranks, and processes that train separately."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _RANK_NAME: Final = re.compile(r"(\d{1,9})(?:\.restart(\d{1,9}))?")
 
 
 def rank_recordings(directory: RunDirectory) -> list[Recording]:
-    """Returns the recordings of ranks that each had a trainprof of its own, in order.
+    """Returns the recordings of ranks that each had their own trainprof, in order.
 
-    Of a rank that was restarted, the last attempt. [] where the run is not one of ranks.
+    Of a restarted rank, the last attempt. [] for a run without ranks.
     """
     last: dict[int, tuple[int, RunDirectory]] = {}
     try:
@@ -45,7 +45,7 @@ def rank_recordings(directory: RunDirectory) -> list[Recording]:
 
 
 def rank_row(summary: RunSummary, process: TrainingProcess, recording: Recording) -> dict[str, Any]:
-    """Returns a training process's own figures: {rank, host, pid, steps, step_s, ledger, exit}."""
+    """Returns a process's figures: {rank, host, pid, steps, step_s, ledger, exit}."""
     step = summary.training.step_s
     is_script = process.pid == recording.manifest.get("script_pid")
     end = ending(recording, process.logs) if is_script else _own_ending(process)
@@ -62,9 +62,9 @@ def rank_row(summary: RunSummary, process: TrainingProcess, recording: Recording
 
 
 def across_ranks(summaries: Sequence[RunSummary], rows: list[dict[str, Any]]) -> RunSummary:
-    """Returns the run of several ranks: ledger, phases and a step's parts are means over them.
+    """Returns the run of several ranks: ledger, phases and parts of a step are their means.
 
-    Samples and devices are those of all ranks together; the other sections are the first rank's.
+    Samples and devices are those of all ranks; other sections are the first rank's.
     """
     first = summaries[0]
     sizes = [summary.run.world_size for summary in summaries if summary.run.world_size]
@@ -108,14 +108,14 @@ def common_faults(each: Iterable[Iterable[str]]) -> list[str]:
 
 
 def _most_growth(summaries: Sequence[RunSummary]) -> MemoryGrowth | None:
-    """Returns that of the rank that grows most; all of them fill the room that is left."""
+    """Returns the growth of the rank that grows most; all ranks share the free memory."""
     grown = [own.memory_growth for own in summaries if own.memory_growth is not None]
     most = max(grown, key=lambda own: own.bytes_per_step, default=None)
     return None if most is None else replace(most, room_bytes=None)
 
 
 def _unshared(summaries: Sequence[RunSummary]) -> list[UnsharedData]:
-    """Returns the training loaders of one line that draw all of as long a dataset on all ranks."""
+    """Returns the training loaders that draw the whole dataset on every rank."""
     drawn = [
         {loader.site: loader.draws_all for loader in summary.loaders if loader.role == TRAINING}
         for summary in summaries
@@ -128,7 +128,7 @@ def _unshared(summaries: Sequence[RunSummary]) -> list[UnsharedData]:
 
 
 def common_evidence(each: Sequence[Evidence]) -> Evidence:
-    """Returns what a verdict on all ranks rests on: mean times, and the loaders of all."""
+    """Returns the evidence of all ranks: mean times, and all loaders."""
     return replace(
         each[0],
         wall_s=fmean(evidence.wall_s for evidence in each),
@@ -155,7 +155,7 @@ def _common_python(each: Sequence[PythonInModel | None]) -> PythonInModel | None
 
 
 def _mean_collectives(each: Sequence[Sequence[Collective]]) -> list[Collective]:
-    """Returns them by line, with their mean time: who is last waits for nobody."""
+    """Returns them by line, with their mean time: the last rank does not wait."""
     named = {(line.site, line.function): line for collectives in each for line in collectives}
     spent = dict.fromkeys(named, 0.0)
     for line in (line for collectives in each for line in collectives):
@@ -173,7 +173,7 @@ def _training(each: Sequence[Training]) -> Training:
     per_step = [training.per_step_s for training in each if training.per_step_s is not None]
     samples = [training.samples for training in each if training.samples is not None]
     total = sum(samples) if len(samples) == len(each) else None
-    # Where the first evaluates alone the others wait for it: rates of their own would count that.
+    # Where the first rank evaluates alone, the others' rates would count waiting for it.
     trained_s = each[0].without_evaluation_s
     return replace(
         each[0],
@@ -189,14 +189,14 @@ def _mean_by_key(each: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _first_failure(exits: Sequence[Exit]) -> Exit:
-    """Returns the end of the first rank that failed, else of one that a limit ended."""
+    """Returns the end of the first rank that failed, else of one ended by a limit."""
     failed = [end for end in exits if end.reason not in ("completed", "limit") or end.status]
     return next(iter([*failed, *(end for end in exits if not end.is_whole)]), exits[0])
 
 
 def _own_ending(process: TrainingProcess) -> Exit:
-    """The end of a process whose parent is not trainprof, from its own last record."""
+    """Returns the end of a process that trainprof did not start, by its last record."""
     end = recorded_ending(process.logs)
     if end is not None:
         return end
-    return Exit(None, None, "unknown", "it recorded no end: killed, left by os._exit, or running")
+    return Exit(None, None, "unknown", "no end recorded: killed, os._exit, or still running")

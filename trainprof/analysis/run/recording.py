@@ -1,4 +1,4 @@
-"""Reads a run directory into what the analysis works on; nothing in it is trusted."""
+"""Reads a run directory for the analysis; nothing in it is trusted."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from trainprof.record.run_directory import RunDirectory
 from trainprof.record.schema import MAX_WRITTEN_BYTES, Stop, Topic
 
 _MAX_MANIFEST_BYTES: Final = 1 << 24
-# From a process's start to the moment that shows it: a busy machine, the kernel's ticks.
+# From a process's start to a record of it: a busy machine, the kernel's ticks.
 SLACK_NS: Final = 10 * NS_PER_S
 # PF_EXITING among the flags of /proc/<pid>/stat: include/linux/sched.h.
 _EXITING: Final = 0x4
-# A file above this is thinned while it is read: every n-th line, and always the last. As objects
-# the sampler's lines take about five times their size, the worst that a file can hold about twenty.
+# Of a larger file every n-th line is read, and the last. As objects the sampler's lines take about
+# five times their size, the worst possible file about twenty.
 MAX_READ_BYTES: Final = 32 << 20
-# No line that the sampler writes comes near; a damaged file may be one line, ...
+# The sampler writes shorter lines; a damaged file may be one line, ...
 MAX_LINE_BYTES: Final = 1 << 20
-# ... or a hole of any size: behind so many bytes without a line's end nothing more is looked for.
+# ... or a hole of any size: reading stops after this many bytes without a line end.
 MAX_HOLE_BYTES: Final = 64 << 20
 MAX_BYTES: Final = 1 << 20
 _STOPS: Final[dict[int, str]] = {
-    Stop.LARGE: f"its log had {MAX_WRITTEN_BYTES >> 30} GiB, the most that is kept of a process",
-    Stop.LITTLE_ROOM: "its disk was nearly full, and what was left is the script's",
+    Stop.LARGE: f"its log reached the limit of {MAX_WRITTEN_BYTES >> 30} GiB per process",
+    Stop.LITTLE_ROOM: "the disk was nearly full",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A run as found on disk.
+    """A run as read from disk.
 
     Attributes:
         manifest: {} where it is missing or damaged.
         logs: Of every process that could be read.
-        damage: One sentence per thing that is missing or could not be read.
+        damage: One sentence per missing or unreadable file.
         is_alive: The script's process still exists on this machine.
     """
 
@@ -82,18 +82,16 @@ def read_recording(directory: RunDirectory) -> Recording:
             damage.append(str(error))
             continue
         if not log.header:
-            damage.append(f"{path.name} has a damaged header")
+            damage.append(f"the header of {path.name} is damaged")
         if log.cut_bytes or log.unread_bytes:
-            why = "is cut off" if log.cut_bytes else "is too large: its end was not read"
+            why = "is truncated" if log.cut_bytes else "is too large: its end was not read"
             damage.append(f"{path.name} {why}")
         process = load_process(log)
         if process.impossible:
-            damage.append(
-                f"{path.name}: impossible times, {process.impossible} of its events left out"
-            )
-        # Here, for the table without them is large, and nobody else needs it.
+            damage.append(f"{path.name}: {process.impossible} events with impossible times skipped")
+        # Here, to free the large table without closures.
         logs.append(replace(process, events=with_closures(process.events, process.details)))
-    # One of a worker that was killed as it began is no loss; the script's own would be all of it.
+    # An empty log of a killed worker does not matter; the script's log would be everything.
     if not any(log.role == "script" for log in logs):
         damage += empty
     samples = directory.samples
@@ -115,7 +113,7 @@ def manifest_of(directory: RunDirectory) -> dict[str, Any]:
 
 
 def manifest_of_first(directory: RunDirectory) -> dict[str, Any]:
-    """Returns a run's manifest, the first rank's where torchrun started a trainprof for each."""
+    """Returns a run's manifest; the first rank's where each rank has its own trainprof."""
     return manifest_of(directory) or manifest_of(RunDirectory(directory.ranks / "0"))
 
 
@@ -139,10 +137,10 @@ def _spawned_ns(manifest: Mapping[str, Any]) -> int | None:
 
 
 def is_alive(pid: object, manifest: Mapping[str, Any], *, known_ns: int | None) -> bool:
-    """Whether the process exists; another one that got its pid since is not it.
+    """Whether the process exists; another one that has its pid now does not count.
 
     Args:
-        known_ns: `time.perf_counter_ns` of a moment at which it existed, or None.
+        known_ns: `time.perf_counter_ns` at which it existed, or None.
     """
     number, host = integer(pid), manifest.get("host")
     if number is None or not 0 < number <= MAX_PID or not isinstance(host, dict):
@@ -162,15 +160,15 @@ def _exists(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's
+    except OSError:  # another user's
         return True
     return not _has_ended(_stat(pid))
 
 
 def _has_ended(fields: list[bytes]) -> bool:
-    """Whether /proc's fields are of a process that ends, or that nobody has waited for yet.
+    """Whether /proc's fields are of a process that is ending, or a zombie.
 
-    One that is killed gives back its memory and files first; until then it is in any state.
+    A killed process first frees its memory and files; until then it may be in any state.
     """
     if fields[:1] in ([b"Z"], [b"X"]):
         return True
@@ -190,7 +188,7 @@ def _started_ns(pid: int) -> int | None:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Returns the fields of /proc/<pid>/stat behind the name, [] where there is no such file."""
+    """Returns the fields of /proc/<pid>/stat after the name, [] without such a file."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             return stat.read().rpartition(b")")[2].split()
@@ -199,10 +197,10 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def read_samples(path: Path, max_bytes: int = MAX_READ_BYTES) -> list[Line]:
-    """Returns a samples file's lines in time order, whatever state the file is in.
+    """Returns a samples file's lines in time order, whatever the file's state.
 
-    Lines that are cut off, damaged, no JSON object or without a time are left out; NaN and infinity
-    become None. A file larger than `max_bytes` is thinned evenly to about that size.
+    Lines that are truncated, damaged, without a time or not a JSON object are skipped; NaN and
+    infinity become None. Of a file larger than `max_bytes` every n-th line is read.
     """
     try:
         with os.fdopen(open_run_file(path), "rb") as file:
@@ -216,7 +214,7 @@ def read_samples(path: Path, max_bytes: int = MAX_READ_BYTES) -> list[Line]:
 
 
 def _every(file: BinaryIO, stride: int) -> Iterator[bytes]:
-    """Yields every `stride`-th whole line and the last one; a line cut off at the end is none."""
+    """Yields every `stride`-th whole line and the last one, without a truncated end."""
     skipped: bytes | None = None
     is_middle = False
     count = hole_bytes = 0
@@ -248,7 +246,7 @@ def _parse(text: bytes) -> Line | None:
 
 
 def inner_runs(directory: RunDirectory) -> list[str]:
-    """Returns the directories of the runs inside this one, as they recorded them themselves."""
+    """Returns the directories of the runs inside this one, as these recorded them."""
     try:
         lines = read_run_file(directory.inner_runs, MAX_BYTES).splitlines()
     except (OSError, ValueError):
@@ -265,7 +263,7 @@ def inner_runs(directory: RunDirectory) -> list[str]:
 
 
 def faults_of(recording: Recording, origin_ns: int) -> list[str]:
-    """Returns one sentence each for faults of the supervisor, the files and the probes."""
+    """Returns a sentence for each fault of the supervisor, the files and the probes."""
     noted = recording.manifest.get("faults")
     faults = [str(fault) for fault in noted] if isinstance(noted, list) else []
     faults += recording.damage
@@ -282,12 +280,15 @@ def _reason(number: int) -> str:
     if number in _STOPS:
         return _STOPS[number]
     # A damaged log may hold any number.
-    return "unknown reason" if number not in errno.errorcode else os.strerror(number)
+    return "reason unknown" if number not in errno.errorcode else os.strerror(number)
 
 
 def _of_probes(log: ProcessLog) -> Iterator[str]:
-    for topic, say in ((Topic.PROBE_FAILED, "failed"), (Topic.PROBE_UNAVAILABLE, "is missing")):
+    for topic, verb in (
+        (Topic.PROBE_FAILED, "failed"),
+        (Topic.PROBE_UNAVAILABLE, "is off"),
+    ):
         for note in log.texts_of(topic).values():
             if isinstance(note, dict):
                 why = note.get("error") or note.get("reason")
-                yield f"probe {note.get('probe')} {say}: {why}"
+                yield f"probe {note.get('probe')} {verb}: {why}"

@@ -1,4 +1,4 @@
-"""A recorded run in numbers: those of its training processes, and of all of them together."""
+"""A recorded run in numbers: of each training process, and of all together."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class RunNumbers:
     """A run in numbers.
 
     Attributes:
-        summary: Without findings and verdict; of several ranks, of all of them.
-        ranks: Its training processes that are ranks of one training; else the first alone.
+        summary: Without findings and verdict; of all ranks together.
+        ranks: Its training processes if they are ranks of one training; else the first alone.
     """
 
     summary: RunSummary
@@ -45,7 +45,7 @@ class RunNumbers:
     ranks: list[ProcessNumbers]
 
     def worst_rank(self) -> ProcessNumbers | None:
-        """Returns the rank that the others wait for longest, None where they wait for none."""
+        """Returns the rank that the others wait for longest, or None."""
         late = self.summary.stragglers[0]["rank"] if self.summary.stragglers else None
         steps_of_rank = (x for x in self.ranks if x.rank_steps and x.rank_steps.rank == late)
         return next(steps_of_rank, None)
@@ -61,7 +61,7 @@ def run_numbers(
         steps: 0-based, the end excluded.
 
     Raises:
-        NothingThere: If there is no such epoch, or no such steps.
+        NothingThere: If the run lacks that epoch or those steps.
     """
     by_rank, pairs, hosts = _that_trained(directory)
     if by_rank or are_ranks([process for _, process in pairs]):
@@ -90,7 +90,7 @@ def run_numbers(
 
 
 def first_process(directory: RunDirectory) -> ProcessNumbers:
-    """Returns a run's training process in numbers, of several ranks the first."""
+    """Returns a run's training process in numbers, the first of several ranks."""
     _, pairs, hosts = _that_trained(directory)
     return _numbers(*pairs[0], hosts[0])
 
@@ -98,7 +98,7 @@ def first_process(directory: RunDirectory) -> ProcessNumbers:
 def _that_trained(
     directory: RunDirectory,
 ) -> tuple[list[Recording], list[tuple[Recording, TrainingProcess]], list[HostPart]]:
-    """Returns recordings of ranks, if any; what trained; and what each of that has of its host."""
+    """Returns recordings of ranks, if any; the training processes; and each one's host."""
     by_rank = _recordings_of_ranks(directory)
     if by_rank:
         pairs = [(recording, training_processes(recording)[0]) for recording in by_rank]
@@ -110,7 +110,7 @@ def _that_trained(
 
 
 def _recordings_of_ranks(directory: RunDirectory) -> list[Recording]:
-    """Returns the recordings of ranks that each had a trainprof of its own, as of one run."""
+    """Returns the recordings of ranks that each had their own trainprof, as of one run."""
     ranks = [] if directory.manifest.exists() else rank_recordings(directory)
     return [replace(recording, directory=directory) for recording in ranks]
 
@@ -128,7 +128,7 @@ def _joined(
     summary = replace(summary, stragglers=[asdict(straggler) for straggler in late])
     first = pairs[0][0]
     if summary.system is not None and all(recording is first for recording, _ in pairs):
-        # One sampler saw the GPUs of all ranks: their samples are to be counted by it together.
+        # One sampler saw the GPUs of all ranks: count their samples together.
         energy = energy_of(summary.system.gpus, summary.training.samples)
         summary = replace(summary, system=replace(summary.system, energy=energy))
     return RunNumbers(summary, common_evidence([rank.evidence for rank in ranks]), ranks)
@@ -148,15 +148,14 @@ def _numbers(
         return numbers_of(Analysed(recording, process, timeline, start, end, host))
     part = narrowed(timeline, epoch, steps)
     words = described(epoch, steps)
-    return _counted_as_in_the_run(
-        numbers_of(Analysed(recording, process, part, start, end, host, words)), timeline, part
-    )
+    numbers = numbers_of(Analysed(recording, process, part, start, end, host, words))
+    return _counted_as_in_the_run(numbers, timeline, part)
 
 
 def _counted_as_in_the_run(
     numbers: ProcessNumbers, whole: Timeline, part: Timeline
 ) -> ProcessNumbers:
-    """Gives the steps and epochs of a part the numbers that they have in the whole run."""
+    """Numbers the steps and epochs of a part as in the whole run."""
     first_step = int(np.searchsorted(whole.steps.ends, part.window.start, side="right"))
     begins = epoch_starts(whole.loaders)
     first_epoch = max(int(np.searchsorted(begins, part.window.start, side="right")) - 1, 0)
@@ -181,7 +180,7 @@ def _counted_as_in_the_run(
 
 
 def _span(recording: Recording, events: Events) -> tuple[int, int]:
-    """Start and end of the run: as its parent saw them, else as far as anything was recorded."""
+    """Start and end of the run: from its parent, else from the first and last record."""
     times = recording.section("times")
     own = [int(events.start[0]), int(events.end.max())] if len(events) else []
     seen = list(own)
@@ -190,7 +189,7 @@ def _span(recording: Recording, events: Events) -> tuple[int, int]:
     for lines in (recording.host_lines, recording.process_lines):
         if lines:
             seen += [int(lines[0]["t_ns"]), int(lines[-1]["t_ns"])]
-    # What lies a year from the process's own events is damage.
+    # Times a year from the process's events are damage.
     around = own[0] if own else None
     seen = [t for t in seen if around is None or abs(t - around) < MAX_APART_NS]
     start, end = (
@@ -201,5 +200,5 @@ def _span(recording: Recording, events: Events) -> tuple[int, int]:
         start = min(seen, default=0)
     if end is None:
         end = max(seen, default=start)
-    # A process that outlives the one that was started (a daemon) belongs to the run all the same.
+    # A process that outlives the script (a daemon) still belongs to the run.
     return min([start, *own]), max([start, end, *own])

@@ -1,4 +1,4 @@
-"""A summary's run: how it ran, how fast, what recording cost, and what was not observed."""
+"""The summary's run, throughput, cost of recording, and what was not observed."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from trainprof.analysis.timeline.step_table import StepTable, are_all_fed
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import RECORD_BYTES, Kind
 
-# Wrapper, two clock reads and the record, in caches that torch's kernels have emptied: what
-# benchmarks/step_cost.py measured on a step of 8 events, 19 us, where the clock is slow 27. An
-# estimate on other machines.
+# Wrapper, two clock reads and the record, with caches that torch's kernels have evicted:
+# benchmarks/step_cost.py measured 19 us for a step of 8 events, 27 with a slow clock. An estimate
+# on other machines.
 EVENT_COST_US: Final = 3.0
-# A value read from a tensor on the host, when others were read just before: what hook_cost.py
-# measures of `item`, 0.75 us, where the clock is slow 1.2.
+# A value read from a CPU tensor right after others: hook_cost.py measures 0.75 us for `item`, 1.2
+# with a slow clock.
 REPEATED_READ_COST_US: Final = 1.0
-# To put a mark in a device's stream, look at those before it and record them: measured on the
-# simulated device of the tests, whose own part is 1.2 us.
+# To record a CUDA event, query those before it and record them: measured on the simulated device of
+# the tests, whose part is 1.2 us.
 MARK_COST_US: Final = 5.3
-# From here on the bounds of a device's time at work are said to be far apart.
+# From here on the bounds of a GPU's busy share are reported as wide.
 _WIDE_SHARE: Final = 0.25
-TOO_FEW_STEPS: Final = "too few steps of torch's optimizers were seen"
+TOO_FEW_STEPS: Final = "too few optimizer steps"
 
 
 def run_part(run: Analysed, account: Ledger) -> Run:
@@ -88,7 +88,7 @@ def overhead_part(run: Analysed, steps: StepTable) -> Overhead:
 
 
 def _shown_directory(recording: Recording) -> str:
-    """Returns the run directory as typed where the run was started."""
+    """Returns the run directory relative to where the run was started."""
     path, cwd = str(recording.directory.path), recording.manifest.get("cwd")
     if isinstance(cwd, str) and path.startswith(cwd.rstrip(os.sep) + os.sep):
         return os.path.relpath(path, cwd)
@@ -101,11 +101,11 @@ def training_of(
     samples: int | None,
     free: FreeData | None,
 ) -> Training:
-    """Returns what was trained and how fast.
+    """Returns steps and throughput.
 
     Args:
         samples: As `trained_samples` counts them.
-        free: What was free; batches that are not made have no count of samples.
+        free: Batches that a trial skipped preparing, which have no count of samples.
     """
     iterations = _iterations(timeline)
     if free is not None or (iterations < len(steps) and not are_all_fed(timeline)):
@@ -145,7 +145,7 @@ def _iterations(timeline: Timeline) -> int:
     if timeline.steps.source != "optimizer" or len(optimizers) > 1:
         return steps
     backward = events.is_kind(Kind.BACKWARD)
-    # Those of a closure are run again for one and the same batch.
+    # A closure runs its backward several times for the same batch.
     outermost = backward & (timeline.nesting.parent < 0) & ~within(timeline.segments, events.start)
     return max(steps, int(outermost.sum()))
 
@@ -155,9 +155,9 @@ def not_observed(
     system: System | None,
     training: Training,
     timed: Device | None,
-    found: FoundSyncs | None,
+    found_syncs: FoundSyncs | None,
 ) -> dict[str, str]:
-    """Returns why fields of the summary are None, by their path."""
+    """Returns, by their path, why fields of the summary are empty."""
     reasons: dict[str, str] = {}
     inside = inner_runs(run.recording.directory) if training.steps == 0 else []
     if inside:
@@ -165,20 +165,20 @@ def not_observed(
         reasons["training"] = f"recorded by the trainprof run inside this one: {inside[0]}{more}"
     elif not run.process.logs:
         reasons["training"] = (
-            "no event was recorded: the script did not get as far as torch, or used it where "
-            "trainprof does not reach (a cleared environment, python -I)"
+            "no event recorded: torch was not imported, or in a process that trainprof cannot "
+            "reach (python -I, cleared environment)"
         )
     elif training.steps == 0:
-        reasons["training.step_s"] = "no parameter update and no backward was seen"
+        reasons["training.step_s"] = "no backward and no optimizer call seen"
     if run.timeline.feeder() is not None and training.samples is None:
         reasons["training.samples"] = (
-            "the sampler does not tell how large a batch is"
+            "batch sizes are unknown for this sampler"
             if are_all_fed(run.timeline)
-            else "no loader feeds some of the steps, as with itertools.cycle, which keeps all "
-            "batches of its first pass in memory and gives them again as they are"
+            else "some steps took no batch from a loader (itertools.cycle repeats the first epoch "
+            "from memory)"
         )
     if system is None:
-        reasons["system"] = "no sample was taken"
+        reasons["system"] = "no sample taken"
     elif run.metadata.device() is not None and system.gpus_not_observed is not None:
         reasons["system.gpus"] = system.gpus_not_observed
     timing = run.device_timing()
@@ -186,16 +186,16 @@ def not_observed(
         reasons["devices"] = _why_no_device_time(run)
     elif timing == "async" and timed is not None and _is_wide(timed):
         reasons["devices.busy_share"] = (
-            "known within wide bounds only: between two pieces of work that the host gives out the "
-            "device may be idle or not, which marks do not tell"
+            "wide bounds: whether the GPU is idle between kernel launches is unknown without a "
+            "driver's report"
         )
     elif timing == "cpu" and run.recording.section("options").get("cuda_sync"):
-        reasons["devices"] = "--cuda-sync had nothing to wait for: no accelerator was used"
+        reasons["devices"] = "--cuda-sync had no effect: no GPU was used"
     if no_memory := run.metadata.environment_text("no_device_memory"):
         reasons["devices.memory"] = no_memory
     if run.recording.section("options").get("find_syncs"):
         no_syncs = run.metadata.environment_text("no_found_syncs")
-        if no_syncs or found is None:
+        if no_syncs or found_syncs is None:
             reasons["found_syncs"] = no_syncs or TOO_FEW_STEPS
     return reasons
 
@@ -207,10 +207,7 @@ def _is_wide(device: Device) -> bool:
 
 def _why_no_device_time(run: Analysed) -> str:
     if several_devices(run.process.details, run.timeline):
-        return "several were used: how far each was at work is not told apart"
+        return "one process used several GPUs: their times cannot be separated"
     if run.metadata.launch_blocking():
-        return (
-            "CUDA_LAUNCH_BLOCKING=1: each call waits for the device, so phases hold its time as "
-            "with --cuda-sync"
-        )
-    return "device time is not measured: host time alone; --cuda-sync measures it"
+        return "CUDA_LAUNCH_BLOCKING=1: each call waits for the GPU, so host times include its time"
+    return "GPU time is not measured on this device; --cuda-sync measures it"

@@ -1,4 +1,4 @@
-"""The processes that train, out of all that were recorded."""
+"""The processes that train, out of all recorded ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OF_TEXT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TrainingProcess:
-    """Its logs as one: a script that re-executes itself leaves several under one pid.
+    """A process's logs as one: a script that re-executes itself leaves several under one pid.
 
     Attributes:
         logs: As read, oldest first; [] where nothing was recorded.
@@ -60,7 +60,7 @@ class TrainingProcess:
 
     @property
     def stopped_ns(self) -> int | None:
-        """When recording stopped for good, or None: nothing is known of the time after it."""
+        """When recording stopped for good, or None."""
         return self.logs[-1].stopped_ns if self.logs else None
 
     @property
@@ -69,11 +69,10 @@ class TrainingProcess:
 
 
 def training_processes(recording: Recording) -> list[TrainingProcess]:
-    """Returns every process that made updates, else those that ran backward, else one alone.
+    """Returns every process with updates, else those with backwards, else a single one.
 
-    Ranks come in their order, each by the process of it that made most updates. Where there are no
-    two ranks, the process with most updates (or backwards) comes first, of equal ones the first
-    that was started; without any it is the script's own.
+    Ranks come in order, each by its process with most updates. Without ranks, the process with most
+    updates (or backwards) comes first, then the one started first. Without any it is the script's.
     """
     processes = by_process(recording.logs)
     if not processes:
@@ -82,8 +81,8 @@ def training_processes(recording: Recording) -> list[TrainingProcess]:
     script_pid = recording.manifest.get("script_pid")
 
     def weight(logs: list[ProcessLog]) -> tuple[int, int, bool, int]:
-        # Pids are given in order. How many records there are is chance, and so is which of several
-        # that start together comes to its first one before the others.
+        # Pids ascend. The number of records is chance, and so is the first record of processes that
+        # start together.
         kinds = np.concatenate([log.events.kind for log in logs])
         counts = np.bincount(kinds, minlength=256)
         updates = int(counts[Kind.OPTIMIZER_STEP] + counts[Kind.SCALER_STEP])
@@ -124,7 +123,7 @@ def _workers(logs: list[ProcessLog], trainers: list[list[ProcessLog]]) -> list[l
         line = ancestors_of(log)
         above = next((number_of[pid] for pid in line if pid in number_of), None)
         if above is None and not line and len(trainers) == 1:
-            above = 0  # of a damaged log nobody knows better
+            above = 0  # a damaged log names no parent
         if above is not None:
             workers[above].append(log)
     return workers
@@ -178,7 +177,7 @@ def _with_shifted_optimizer(note: dict[str, Any], ids: int) -> dict[str, Any]:
 
 
 def _renumbered(log: ProcessLog, ids: int, threads: int, main_thread: int | None) -> Events:
-    """Events with sites and threads moved out of the way of an earlier log's."""
+    """Events with sites and threads renumbered past those of earlier logs."""
     events = log.events
     if ids == 0 and threads == 0:
         return events

@@ -21,7 +21,7 @@ from trainprof.analysis.stacks.samples import (
     is_more,
     least_share,
 )
-from trainprof.analysis.summary.code import MAKING, HotLine, HottestLine
+from trainprof.analysis.summary.code import PREPARATION, HotLine, HottestLine
 from trainprof.analysis.timeline.events import Bool, Int64
 from trainprof.analysis.timeline.intervals import Coverage
 from trainprof.analysis.timeline.ledger import KEY
@@ -231,7 +231,7 @@ def _likely_line(
     if not lines or lines[0].share < LIKELY_FROM_SHARE:
         return []
     line = lines[0]
-    held_s = 2 * waited_ns[function_of(line.site, line.function)] / line.looks / 1e9
+    held_s = 2 * waited_ns[function_of(line.site, line.function)] / line.samples / 1e9
     if line.share - visits * held_s / seconds < LIKELY_INSIDE_SHARE:
         return []
     # Its line is where it released the GIL, in each sample.
@@ -276,8 +276,8 @@ def fetch_lines(
     for stack, count in met.stacks.items():
         by_library[() if stack.frames else stack.calls] += count
     seconds = float(fetches.wall_ns[fetches.loader == loader].sum() / 1e9)
-    lines = lines_met(MAKING, met.stacks, met.asked, seconds)
-    lines = lines or _where_it_ends(MAKING, met.stacks + met.late)
+    lines = lines_met(PREPARATION, met.stacks, met.asked, seconds)
+    lines = lines or _where_it_ends(PREPARATION, met.stacks + met.late)
     return lines, _library_call(by_library)
 
 
@@ -364,7 +364,7 @@ def lines_met(
                     site=site,
                     function=key[1],
                     called_from=list(called_from),
-                    looks=met,
+                    samples=met,
                     share=share,
                     seconds=None if seconds is None else share * seconds,
                     is_at_least=is_at_least,

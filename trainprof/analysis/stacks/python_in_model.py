@@ -82,7 +82,7 @@ def python_in_model(
     lines, behind = _lines(most, counted, ~has_ended, names, whole_s)
     mostly_ended = not lines and bool(has_ended.sum() >= _MOSTLY * held)
     return PythonInModel(
-        looks=len(counted),
+        samples=len(counted),
         held=held,
         seconds=seconds_by_part,
         lines=lines,

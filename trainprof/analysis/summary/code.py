@@ -1,4 +1,4 @@
-"""What is known of lines of code, and of how torch and others work beside them."""
+"""Lines of code with their time, and what torch and others do there."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from trainprof.record.names import site_name
 if TYPE_CHECKING:
     from trainprof.analysis.run.process_name import ProcessName
 
-# The part of lines in the preparation of batches, which is no ledger key.
-MAKING: Final = "making batches"
+# The part of lines in batch preparation, which is not a ledger key.
+PREPARATION: Final = "batch preparation"
 NS_S: Final = 1e-9
+# Of a field's metadata: its key in summary.json, where that is not its name.
+JSON_KEY: Final = "json_key"
 MODULE_CODE: Final = "<module>"
 # Compute capabilities (NVIDIA, CUDA C++ Programming Guide): of tensor cores, of TF32 and bfloat16.
 TENSOR_CORES_FROM: Final = 7
@@ -27,38 +29,37 @@ Place = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class HotLine:
-    """A function of the user's that part of the run goes to, by looks at where threads stood.
+    """A function of your code that part of the run goes to, by stack samples.
 
     Attributes:
         part: Ledger key of the training thread's time.
-        site: The line of the function that was met most, innermost of the user's own.
+        site: The function's line with most samples, innermost of your code.
         function: Its name.
-        called_from: The lines of the user's that it was called from, innermost first.
-        looks: How many met it; 0 where `share` was worked out from that of another part.
+        called_from: The lines of your code that called it, innermost first.
+        samples: Of stacks; 0 where `share` was computed from that of another part.
         share: Of the part, all of the function's lines.
-        line_share: Likewise that line's alone; None in older runs.
-        seconds: That share of the part's time; None where that is not known.
-        is_at_least: It may be more: at most moments nobody could look.
-        is_line_known: Whether looks tell its line from the function's others; if not, it is one of
-            those. True in older runs.
-        is_likely: Most of the part seems to go to it; `share` is of looks that came too late.
-        waits_share: Of the looks at its function, those that met it waiting for another thread or
-            process; None in older runs, and where it was not asked for.
-        is_end: Most of the part ends there, where Python lets others run: what takes long stands
-            there or before it. `share` is of the looks that were wanted in the part.
-        torch_share: Of the looks at its function, or at what the line calls, those that met torch
-            computing; None in older runs, where that is not known, and of what is no code between
-            the parts of a step.
+        line_share: The same for that line; None in older runs.
+        seconds: That share of the part's time; None where unknown.
+        is_at_least: It may be more: most samples came late, while the GIL was held.
+        is_line_known: Whether samples separate its line from the function's others. True in older
+            runs.
+        is_likely: Most of the part seems to go to it; `share` is of samples that came late.
+        waits_share: Of its function's samples, those waiting for another thread or process; None in
+            older runs, and where not computed.
+        is_end: Most of the part ends there, where Python releases the GIL: what takes long is there
+            or before it. `share` is of the samples due in the part.
+        torch_share: Of its function's samples, or of what the line calls, those in torch's
+            operators; None where unknown, and outside of Python between the parts of a step.
         other_lines: The function's other lines with much of the part, and their shares of it.
-        library_call: The function of a library, called by that line or below it, in which most
-            samples met the line: "PIL.Image (Image.rotate)". None in older runs, and without one.
+        library_call: The library's function that most samples of the line are in:
+            "PIL.Image (Image.rotate)". None in older runs, and without one.
     """
 
     part: str
     site: str
     function: str
     called_from: list[str]
-    looks: int
+    samples: int = field(metadata={JSON_KEY: "looks"})
     share: float
     seconds: float | None
     is_at_least: bool = False
@@ -74,15 +75,15 @@ class HotLine:
 
 @dataclass(frozen=True, slots=True)
 class HottestLine:
-    """A line of the user's with the time that a step spends in it, without what it calls of theirs.
+    """A line of your code with its self time in a step.
 
     Attributes:
         site: file:line.
         function: Its name.
-        part: Ledger key, or "fetch" for the preparation of batches in workers.
+        part: Ledger key, or "fetch" for batch preparation in workers.
         thread: "training" or "worker".
-        share: Of a step, an interval: [low, high]. Of a worker's lines: of its own time.
-        samples: Of stacks, that met it.
+        share: Of a step, an interval: [low, high]. Of a worker's lines: of the worker's time.
+        samples: Stack samples at it.
     """
 
     site: str
@@ -103,11 +104,11 @@ class OutsideLine:
     """A line that start-up or shutdown goes to.
 
     Attributes:
-        site: The user's file:line; None where none is on the stack (exit handlers).
+        site: Your file:line; None where none is on the stack (exit handlers).
         function: Its name; without a line the outermost function, with its package.
-        seconds: With all that it calls, but for what has a line of its own.
-        called_by: The library's function that called it, None where the user's code did.
-        called_from: The user's lines that lead to it, innermost first.
+        seconds: With its callees, except those with a line here.
+        called_by: The library's function that called it, None where your code did.
+        called_from: Your lines that lead to it, innermost first.
     """
 
     site: str | None
@@ -119,11 +120,11 @@ class OutsideLine:
 
 @dataclass(frozen=True, slots=True)
 class ImportTime:
-    """What importing a package takes, with all that it imports itself.
+    """The time of importing a package, with all that it imports.
 
     Attributes:
-        package: As the user's code imports it; "standard library" for Python's own.
-        site: The user's line with most of it.
+        package: As your code imports it; "standard library" for Python's modules.
+        site: Your line with most of it.
     """
 
     package: str
@@ -136,7 +137,7 @@ class OutsideLoop:
     """What start-up or shutdown goes to, most time first, by samples of the main thread.
 
     Attributes:
-        exit_s: Of shutdown, what comes after the exit handlers; None in start-up and if unknown.
+        exit_s: The part of shutdown after the exit handlers; None in start-up and if unknown.
     """
 
     lines: list[OutsideLine] = field(default_factory=list)
@@ -150,24 +151,23 @@ class OutsideLoop:
 
 @dataclass(frozen=True, slots=True)
 class PythonInModel:
-    """Python code inside forward, loss and backward that is none of torch's operators.
+    """Python code inside forward, loss and backward that is not in torch's operators.
 
-    By looks at the training thread, once it has settled: torch's operators let others run Python
-    meanwhile, other code (Python's own, NumPy's, a parser's) does not.
+    By steady stack samples of the training thread: torch's operators release the GIL, other code
+    (Python, NumPy, a parser) holds it.
 
     Attributes:
-        looks: At these parts.
-        held: Of them, those that such code kept waiting for 0.1 ms or longer.
-        seconds: Of the training phase, by ledger key, about: what lets others run more often is not
-            counted.
-        lines: Where it was, most looks first; shares are of those that tell it.
-        behind: Where no line is known: the operator that comes behind it, at which most of those
-            looks were let through.
-        called_by_backward: Where no line is known: most of it is in hooks or custom Functions,
-            which had ended by the time of the look.
+        samples: Of stacks, in these parts.
+        held: Of them, those that waited 0.1 ms or longer for the GIL.
+        seconds: Of the training phase, by ledger key, an estimate: code that releases the GIL more
+            often is not counted.
+        lines: Where it was, most samples first; shares are of the samples that show a line.
+        behind: If no line is known: the operator after it, where most of those samples succeeded.
+        called_by_backward: If no line is known: most of it is in hooks or custom Functions, which
+            had returned by the time of the sample.
     """
 
-    looks: int
+    samples: int = field(metadata={JSON_KEY: "looks"})
     held: int
     seconds: dict[str, float]
     lines: list[HotLine]
@@ -182,14 +182,14 @@ class PythonInModel:
 
 @dataclass(frozen=True, slots=True)
 class ElementReads:
-    """Values of host tensors that Python code inside the model reads one by one.
+    """Values of CPU tensors that Python code inside the model reads one by one.
 
     Attributes:
         part: Ledger key: forward or loss.
         site: The line that reads most of them.
-        per_pass: How many, in a pass that reads many.
+        per_pass: Their number in a forward or loss that reads thousands.
         share: Of the part: the time from one read to the next, where that is short.
-        seconds: Of the training phase, about.
+        seconds: Of the training phase, an estimate.
     """
 
     part: str
@@ -201,16 +201,16 @@ class ElementReads:
 
 @dataclass(frozen=True, slots=True)
 class LineCost:
-    """What timing lines took: such a run is slower than the script alone, and gives no verdict.
+    """The cost of timing lines: such a run is slower than the script alone, and has no verdict.
 
     Attributes:
-        functions: Whose lines were to be timed.
+        functions: Number of functions with timed lines.
         processes: Those that reached one.
         hits: Timed lines reached, of all processes.
-        overhead_ns: Added to each, as measured in the run; None where it was not.
-        added_s: All together, summed over processes.
-        traces_callees: Code that timed lines call was slowed, too: before Python 3.12, all that
-            runs below a timed function is traced. How much that took is not known.
+        overhead_ns: Added to each, as measured in the run, or None.
+        added_s: The sum over processes.
+        traces_callees: Code called by timed lines was slowed by an unknown time, too: before
+            Python 3.12, all that runs below a timed function is traced.
     """
 
     functions: int
@@ -223,17 +223,17 @@ class LineCost:
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """What one line made torch compile, on the thread that trains.
+    """Compilations by torch.compile for one line, on the training thread.
 
     Attributes:
-        site: The user's file:line that called what was compiled.
-        count: How often, the parts of it that come later (its backward) not counted.
-        seconds: All together, of the whole run.
-        again: How many of them were of code that had been compiled before, in training.
-        again_s: What those took, the evaluation's left out.
+        site: Your file:line that called the compiled code.
+        count: Their number, without later parts (the backward).
+        seconds: Their sum over the whole run.
+        again: Recompilations in training.
+        again_s: Their time, without evaluation's.
         most_versions: Of one piece of code.
         again_for: What changed then, most often first: number, shape; without what is unknown.
-        again_idle_s: Of `again_s`, in which a device was not surely at work; None without one.
+        again_idle_s: Of `again_s`, in which a GPU may have been idle; None without one.
     """
 
     site: str
@@ -251,10 +251,10 @@ class Collective:
     """Calls of torch.distributed by one line of the training loop.
 
     Attributes:
-        site: The user's file:line.
+        site: Your file:line.
         function: Its name, such as "all_reduce".
         count: Of calls.
-        seconds: All together; waiting for other ranks is in it.
+        seconds: Their sum, with waiting for other ranks.
     """
 
     site: str
@@ -265,12 +265,12 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class UnsharedData:
-    """A loader of which each of several ranks takes as many samples as all there are.
+    """A loader of which each of several ranks draws the whole dataset.
 
     Attributes:
-        site: The user's file:line that built it, on all ranks.
+        site: Your file:line that built it, on all ranks.
         samples: Of the dataset, the same number on all ranks.
-        ranks: So many.
+        ranks: Number of ranks.
     """
 
     site: str
@@ -284,12 +284,13 @@ class OptimizerUse:
 
     Attributes:
         name: Of its class, such as "AdamW".
-        site: The user's line that built it; None where that is not known.
+        site: Your line that built it, or None.
         tensors: Parameters of one of them.
-        groups: Of its param_groups; `settings`: with settings of their own.
+        groups: Number of its param_groups.
+        settings: Number of different settings among those.
         calls: Of step() outside of backward, by all of its class.
-        spent_s: In all of these.
-        is_torchs: One of torch.optim.
+        spent_s: In all of these calls.
+        is_torchs: It is one of torch.optim.
     """
 
     name: str
@@ -312,9 +313,9 @@ class Operators:
 
     Attributes:
         convolutions_2d: Of convolutions, those of pictures.
-        lower: Of all, those in float16 or bfloat16, as autocast makes them.
-        opaque: Compiled or recomputed parts whose products are not seen.
-        mixes: Of "autocast" and "GradScaler", those that the user's files call.
+        lower: Of all, those in float16 or bfloat16, as with autocast.
+        opaque: Compiled or recomputed parts, whose products are hidden.
+        mixes: Of "autocast" and "GradScaler", those that your files call.
     """
 
     matmuls: int = 0
@@ -327,14 +328,14 @@ class Operators:
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """In what the model computes, as settings tell at the first update.
+    """Number formats of the model's computation, from settings at the first update.
 
     Attributes:
         parameters: The type of most of them: "float32".
-        products: On a device, torch's float32 matmul precision: "highest" is without TF32; else,
-            and where it is not known, "unknown".
-        sites: Lines of the user's that seem to make it float64, where it is that.
-        capability: Compute capability of an NVIDIA device, [major, minor]; None: another device.
+        products: On a GPU, torch's float32 matmul precision ("highest" is without TF32), or
+            "unknown".
+        sites: Lines of your code that seem to make it float64, if it is.
+        capability: Compute capability of an NVIDIA GPU, [major, minor]; None: another device.
         convolutions_tf32: Whether cuDNN may use TF32; None: unknown.
         operators: None: unknown.
     """
@@ -353,7 +354,7 @@ class Numerics:
 
     @property
     def may_use_tf32(self) -> bool:
-        """Whether TF32 is off and would speed up float32 matmuls on this device."""
+        """Whether TF32 is off and would speed up float32 matmuls on this GPU."""
         seen = self.operators
         is_off = self.products == "highest" and self.parameters == "float32"
         return self.major >= TF32_FROM and is_off and seen is not None and seen.matmuls > 0
@@ -362,13 +363,13 @@ class Numerics:
 def hottest(
     lines: Sequence[HotLine], part: str, leaving_out: Collection[str] = ()
 ) -> HotLine | None:
-    """Returns the line that most of a part goes to, of those that are not left out."""
+    """Returns the line that most of a part goes to, without those left out."""
     lines_of_part = (line for line in lines if line.part == part and line.site not in leaving_out)
     return next(lines_of_part, None)
 
 
 class LineTime(NamedTuple):
-    """A line: its number, how often it was reached, and for how long in all, in ns."""
+    """A line: its number, hits, and total time, ns."""
 
     line: int
     hits: int
@@ -394,8 +395,8 @@ class FunctionTimes:
     Attributes:
         file, line, name: Where it begins, `name` qualified.
         why: Why it was timed: "profile", "dataset", ...
-        source: Its file as it ran, None where that is lost.
-        rows: In order of line, without those that were never reached; of all processes.
+        source: Its file as it ran, or None.
+        rows: In order of line, of all processes, without lines never reached.
         unseen: Why there are no rows, in words.
     """
 
@@ -415,11 +416,11 @@ class FunctionTimes:
 
 @dataclass(frozen=True, slots=True)
 class LineProfile:
-    """Line times of a run, functions in the order in which they were chosen.
+    """Line times of a run, functions in the order of selection.
 
     Attributes:
-        cost: What timing took, None where nothing was timed.
-        damage: One sentence per thing that is lost.
+        cost: Of timing, None where nothing was timed.
+        damage: One sentence per lost part.
     """
 
     functions: tuple[FunctionTimes, ...]
@@ -436,7 +437,7 @@ class LineProfile:
         return sorted(names, key=lambda name: name.order)
 
     def timings(self) -> dict[Place, list[tuple[int, int, int]]]:
-        """Returns the rows as line_profiler keeps them, which knows one text of each file."""
+        """Returns the rows as line_profiler keeps them, with one text per file."""
         summed: dict[Place, dict[int, tuple[int, int]]] = {}
         for function in self.functions:
             add_rows(
@@ -470,9 +471,9 @@ def of_process(profile: LineProfile, process: ProcessName) -> LineProfile:
 
 
 def block(function: FunctionTimes) -> tuple[str, ...] | None:
-    """Returns the function's own lines, from its first on; None where its text is lost.
+    """Returns the function's lines, as kernprof shows them; None where its text is lost.
 
-    As long as kernprof makes it, or longer where a timed line lies behind.
+    More lines where a timed line comes after those.
     """
     if function.source is None:
         return None

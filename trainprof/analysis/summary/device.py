@@ -1,4 +1,4 @@
-"""Devices, what goes to them and waits for them, their memory and energy, and the host's growth."""
+"""Devices: copies, syncs, memory and energy; and the memory growth of the host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 AFTER_WARMUP: Final = "training after its warm-up"
-# The parts of a step after each of which a device may have nothing left to do.
+# The parts of a step after which a device may be idle.
 KEEPS_UP_IN: Final = ("forward", "backward", "optimizer")
 ENERGY_COUNTER: Final = "counter"
 ENERGY_ESTIMATED: Final = "estimated"
@@ -18,14 +18,14 @@ class Transfer:
 
     Attributes:
         direction: h2d|d2h|d2d.
-        device_s: What the `timed` ones of them took on the device, at most; None: none is.
-        gb_per_s: Of those, in 10^9 bytes, at least.
-        exposed_s: Time in which the device could do nothing else for them; None: not told.
-        beside_share: Share that ran beside other work, on a stream of its own; None: not told.
+        device_s: Upper bound of the `timed` copies' time on the device; None without any.
+        gb_per_s: Lower bound of their throughput, in 10^9 bytes.
+        exposed_s: Time in which the device was idle for them; None: unknown.
+        beside_share: Share that overlapped other work, on another stream; None: unknown.
         by_library_share: Share that a library made for the line, as a container's `to` does.
-        is_made_there: By the line's text one of torch's functions makes there what is copied.
-        exposed_in_training_s, in_training: Of `exposed_s` and `count`, what lies in the training
-            phase; None where `exposed_s` is not told.
+        is_made_there: In the line's text a torch function creates the copied tensor.
+        exposed_in_training_s, in_training: The part of `exposed_s` and `count` in the training
+            phase; None as `exposed_s` may be.
     """
 
     site: str
@@ -59,16 +59,18 @@ class Placement:
 class SyncPoint:
     """Calls from one line that need a tensor's value on the host.
 
-    `on_cpu`: calls whose tensor lived on the host already: counted, never waited for. `exposed_s`:
-    what of `seconds` the device surely had nothing to do in. `exposed_in_training_s` and
-    `in_training`: of that, and of the calls that waited, what lies in the training phase outside of
-    evaluation; None where `exposed_s` is. `counted_until_s`: since the run's
-    start: calls on the host were so many that later ones are not counted; None where all are.
-    `held_back_s`: of training once it has warmed up, for how long the device idles after them, at
-    least and at most, as a host that had not waited would have kept it at work; None where
-    `exposed_s` is. `library_share`: of the calls that waited, the share that a library made for the
-    line, None where that is not told. `needed_s`: of `exposed_in_training_s`, what is torch's own
-    in an optimizer's step, a gradient scaler's, or a checkpoint: no script can leave that out.
+    Attributes:
+        on_cpu: Calls on CPU tensors, which never wait.
+        exposed_s: The part of `seconds` in which the device was surely idle.
+        counted_until_s: When counting calls on CPU tensors stopped, since the run's start; None if
+            all are counted.
+        exposed_in_training_s, in_training: The part of `exposed_s`, and of waiting calls, in
+            training outside of evaluation; None as `exposed_s` may be.
+        held_back_s: Low and high of the device's idle time after them, in steady training, that a
+            host that had not waited would have avoided; None as `exposed_s` may be.
+        library_share: Of the calls that waited, those that a library made for the line, or None.
+        needed_s: The part of `exposed_in_training_s` in torch's optimizer steps, gradient scalers
+            and checkpoints, which no script can avoid.
     """
 
     site: str
@@ -84,8 +86,8 @@ class SyncPoint:
     library_share: float | None = None
     needed_s: float = 0.0
 
-    def dearest_first(self) -> tuple[float, float, int]:
-        """Returns what sorts them so: in exposed time and what comes after it, if known."""
+    def costliest_first(self) -> tuple[float, float, int]:
+        """Returns the sort key: exposed time with the idle time after it, if known."""
         after_s = self.held_back_s[0] if self.held_back_s else 0.0
         return -(self.exposed_s or 0.0) - after_s, -(self.seconds or 0.0), -self.count
 
@@ -95,33 +97,32 @@ class Device:
     """A device that the script worked on, in the training phase.
 
     Attributes:
-        index, name: As the script has it; such as "cuda:0".
-        busy_share: Of the phase without `warmup_s` it was at work, at least and at most; copies to
-            and from the host are no work. None: not told.
-        idle_because: Seconds in which it was not surely at work, by what the training thread did:
+        index, name: As in the script; such as "cuda:0".
+        busy_share: Low and high of its busy share, without copies, of the phase without `warmup_s`.
+            None: unknown.
+        idle_because: Seconds in which it may have been idle, by what the training thread did:
             {loader_s, copy_s, sync_s, host_s, launch_s, evaluation_s, checkpoint_s, startup_s,
-            warmup_s, compile_s, unknown_s}. launch_s: between the kernels of phases, as far as
-            its driver tells; startup_s: before it was first given something; warmup_s:
-            what the first steps took beyond as many usual ones, working and compiling included;
-            compile_s: compiling after them; unknown_s: between the bounds of
-            `busy_share`, mostly between the kernels of a phase that is being given out. They add up
-            to the phase without its surely busy time. None: not told.
+            warmup_s, compile_s, unknown_s}. launch_s: between kernels, by the driver's report;
+            startup_s: before its first work; warmup_s: the first steps beyond the usual time of a
+            step, busy time included; compile_s: later compilation; unknown_s: between the bounds of
+            `busy_share`, mostly while kernels are launched. They add up to the phase without the
+            lower bound of its busy time. None: unknown.
         per_step_s: Its time for the phases and copies of a mean steady step, by ledger key.
-        queue_delay_s: How long after the host gave them out phases began there, on average, at
-            least and at most. Near 0 it waits for the host.
-        memory: What its allocator told; None: nothing.
-        marks: Events in its streams that the figures rest on.
+        queue_delay_s: Low and high of the mean delay from launching a phase to its start. Near 0 it
+            waits for the host.
+        memory: From its allocator, or None.
+        marks: CUDA events that the figures rest on.
         seconds: Its time for phases and copies over the run, by ledger key.
-        exposed_s: {data_wait, transfer, sync}: of the time that the host waited in them, that in
-            which the device had run dry, at least and at most; copying itself is in `transfer`.
-        ran_dry: {forward, backward, optimizer}: share of those at whose end it had next to nothing
-            left to do: it keeps up with the host, and waits for it.
-        launch_bound_share: Of the same it was idle while the host was between launches, in Python
-            or giving out work: at least and at most.
-        copy_wait_s: Of `idle_because`'s `copy_s`, the time in which the host was in a copy and the
-            device did not copy.
-        kernel_share: Of training after warm-up, that in which a kernel ran by NVIDIA's driver,
-            where the bounds rest on it too; None: they do not.
+        exposed_s: {data_wait, transfer, sync}: low and high of its idle time while the host waited
+            in them; copying itself is in `transfer`.
+        ran_dry: {forward, backward, optimizer}: share of those at whose end it was about idle: it
+            keeps up with the host, and waits for it.
+        launch_bound_share: Low and high of the share in which it was idle while the host was in
+            Python or launching kernels.
+        copy_wait_s: The part of `copy_s` in which the host was in a copy and the device did not
+            copy.
+        kernel_share: Of training after warm-up, the share in which a kernel ran, by NVIDIA's
+            driver; None where the bounds do not use it.
     """
 
     index: int
@@ -141,32 +142,32 @@ class Device:
 
     @property
     def warmup_s(self) -> float:
-        """What its shares of training leave out."""
+        """The warm-up that its shares of training exclude."""
         return (self.idle_because or {}).get("warmup_s", 0.0)
 
     @property
     def time(self) -> str:
-        """What its shares are of, in words."""
+        """The base of its shares, in words."""
         return AFTER_WARMUP if self.warmup_s else "training"
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """What torch's allocator told of a device's memory; nothing of it was reset.
+    """A device's memory by torch's allocator, whose statistics were not reset.
 
     Attributes:
-        readings: How many the figures rest on; they are made at the ends of phases, now and then.
-        limit_bytes: What the process may take: the device's memory, or a part set by the script.
-        peak_allocated_bytes: Most that was in tensors at once.
-        peak_reserved_bytes: Most that was taken from the device, in tensors or kept for later ones.
+        readings: Their number, taken now and then at the ends of phases.
+        limit_bytes: The device's memory, or the part that the script allows itself.
+        peak_allocated_bytes: Peak of memory in tensors.
+        peak_reserved_bytes: Peak of reserved memory, in tensors or cached.
         is_peak_sampled: The allocator keeps no peak: these are the highest readings.
-        retries: Allocations that only succeeded once all that was kept had been given back.
+        retries: Allocations that succeeded only after cached memory was freed.
         out_of_memory_errors: Raised, caught by the script or not.
-        between_steps_bytes: In tensors when a step ends, median.
+        between_steps_bytes: In tensors at the end of a step, median.
         growth_bytes_per_step: Slope of that.
-        growth_steps: Steps that it was seen over.
-        is_growing: Whether it stands out of the ups and downs, and matters.
-        not_observed: Why a figure is None, by its name.
+        growth_steps: Steps that the slope rests on.
+        is_growing: Whether the growth is significant and large enough.
+        not_observed: Why a figure is empty, by its name.
     """
 
     readings: int
@@ -185,15 +186,15 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """A device out of memory, by which the run ended; sizes as torch's message tells them.
+    """An out-of-memory error that ended the run; sizes from torch's message.
 
     Attributes:
         device: Such as "cuda:0", or None.
-        site: The user's file:line, or None.
-        requested_bytes: Asked for in vain.
-        total_bytes, free_bytes: Of the device; `free` is what no process held.
+        site: Your file:line, or None.
+        requested_bytes: Of the failed allocation.
+        total_bytes, free_bytes: Of the device; `free` is unused by any process.
         allocated_bytes: In this process's tensors.
-        kept_bytes: Kept by torch besides, in no tensor.
+        kept_bytes: Cached by torch, outside of tensors.
     """
 
     device: str | None
@@ -215,13 +216,13 @@ class FoundSync:
 
 @dataclass(frozen=True, slots=True)
 class FoundSyncs:
-    """What torch's sync debug mode told while it was on.
+    """Warnings of torch's sync debug mode while it was on.
 
     Attributes:
         first_step: 0-based.
-        steps: In which it was on.
-        calls: By line, most first; those that are sync points or transfers anyway are left out.
-        known_calls: How many those are.
+        steps: Number of steps with the mode on.
+        calls: By line, most first, without those that are sync points or transfers.
+        known_calls: The number of the latter.
     """
 
     first_step: int
@@ -232,14 +233,14 @@ class FoundSyncs:
 
 @dataclass(frozen=True, slots=True)
 class EmptiedCache:
-    """Calls from one line of the training loop that gave kept memory back to a device.
+    """Calls of empty_cache() from one line of the training loop.
 
     Attributes:
-        site: The user's file:line.
-        count: How many.
-        seconds: In them, of the host; they wait until the device has done what it was given.
-        idle_s: Of that, in which the device had surely nothing to do.
-        between_s: Of `idle_s`, that between the parts of steps.
+        site: Your file:line.
+        count: Of calls.
+        seconds: Of the host in them; they wait for the device.
+        idle_s: The part in which the device was surely idle.
+        between_s: The part of `idle_s` between the parts of steps.
     """
 
     site: str
@@ -251,14 +252,14 @@ class EmptiedCache:
 
 @dataclass(frozen=True, slots=True)
 class MemoryGrowth:
-    """How the memory of the process that trains grew, in steady training.
+    """Growth of the training process's memory in steady training.
 
     Attributes:
-        bytes_per_step: Evaluations and all.
-        steps: Seen over so many.
-        first_bytes, last_bytes: Resident memory then, without mapped files where that is known.
-        room_bytes: Free at the end: of the host, or of the container's limit; None: not known.
-        passes: Over the training data, begun in these steps.
+        bytes_per_step: With evaluation.
+        steps: Their number.
+        first_bytes, last_bytes: Resident memory, without mapped files if known.
+        room_bytes: Free at the end, of the host or within the container's limit; None: unknown.
+        passes: Epochs that began in these steps.
     """
 
     bytes_per_step: float
@@ -270,9 +271,9 @@ class MemoryGrowth:
 
     @property
     def steps_left(self) -> float | None:
-        """Returns how many more steps fill the room that was left; None where that is not known.
+        """Returns the number of steps until memory is full; None where unknown.
 
-        In the first pass over the data it may be data that is read in, or mapped.
+        In the first epoch the growth may be data that is read or mapped.
         """
         if self.room_bytes is None or self.passes < 2 or self.bytes_per_step <= 0:
             return None
@@ -281,14 +282,14 @@ class MemoryGrowth:
 
 @dataclass(frozen=True, slots=True)
 class CopiedPages:
-    """What forked workers of a loader copied of the memory that they share (copy on write).
+    """Shared memory that a loader's forked workers copied (copy on write).
 
     Attributes:
-        site: The user's line that builds the loader.
-        workers: That did so, at once.
+        site: Your line that builds the loader.
+        workers: Number of workers that copied at once.
         first_bytes, last_bytes: Private memory of each.
         seconds: Between the two.
-        python_objects: Attributes of the dataset that hold many, which is what is copied.
+        python_objects: Attributes of the dataset with Python objects, which are copied.
     """
 
     site: str
@@ -301,9 +302,9 @@ class CopiedPages:
 
 @dataclass(frozen=True, slots=True)
 class Utilization:
-    """How much of the time some kernel ran, in percent, weighted by time.
+    """Share of the time in which a kernel ran, in percent, weighted by time.
 
-    NVML tells the share of its own window, a sixth of a second to a second.
+    NVML reports it for windows of a sixth of a second to a second.
     """
 
     mean: float
@@ -321,17 +322,17 @@ class Gpu:
 
     Attributes:
         index: NVML's number.
-        logical_index: The script's number by CUDA_VISIBLE_DEVICES, None where it has none.
-        is_visible: Whether the script can see it; None: not known.
+        logical_index: The script's number by CUDA_VISIBLE_DEVICES, or None.
+        is_visible: Whether the script can see it; None: unknown.
         is_number_assumed: CUDA may number the devices in another order than NVML.
-        is_used: Whether a process of the run was on it; None: not known.
+        is_used: Whether a process of the run used it; None: unknown.
         throttled_share: Share of the time in which power, temperature or hardware limited clocks.
-        processes: {pid, role: own|other|unknown, bytes (at most)}, biggest first; unknown: NVML
-            tells a pid of another PID namespace.
+        processes: {pid, role: own|other|unknown, bytes (at most)}, largest first; unknown: the pid
+            is of another PID namespace.
         mig: {uuid, memory_bytes, logical_index} of each instance; None without MIG.
-        energy_source: counter, or estimated where a part had to be found from power samples.
-        seen_s: First and last sample, in s since the run's start.
-        not_observed: Why a metric has no (more) values.
+        energy_source: counter, or estimated where a part is from power samples.
+        seen_s: First and last sample, s since the run's start.
+        not_observed: Why a metric has no values, or no later ones.
     """
 
     index: int
@@ -358,11 +359,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """What the script's GPUs used together: those that a process of it was on, else those it sees.
+    """Energy of the script's GPUs: those that it used, else those it can see.
 
     Attributes:
         gpus: NVML's numbers of the GPUs counted.
-        samples_per_wh: Samples trained on, by the energy of the whole run.
+        samples_per_wh: Training samples per energy of the whole run.
     """
 
     wh: float

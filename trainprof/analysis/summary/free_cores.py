@@ -1,4 +1,4 @@
-"""The cores that a run could use: without those of other programs, hyper-threads counted once."""
+"""The cores that a run could use, without other programs, hyper-threads counted once."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any, Final
 from trainprof.analysis.summary.levels import number_at
 
 _FULL_PERCENT: Final = 90.0
-# Of the cores, and of the time: from here on step times are felt to wander.
+# Of the cores, and of the time: from here on step times vary visibly.
 _MUCH_SHARE: Final = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class SharedCpu:
-    """The cores that a run may be on (those of the host where it is unknown which), over the run.
+    """The cores that a run may use (all of the host's if unknown), over the run.
 
     Attributes:
         others_share: Of them, kept busy by other programs.
-        waited_share: Of the time, in which somebody waited for a core; estimated where the kernel
-            doesn't report it.
-        is_whole: The run may use all of the cores, so that what others take is taken from it.
+        waited_share: Of the time in which some process waited for a core; an estimate where the
+            kernel does not report it.
+        is_whole: The run may use all of the cores, so others compete with it.
     """
 
     cores: int
@@ -31,12 +31,12 @@ class SharedCpu:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether others took so much that the run's own times must show it."""
+        """Whether others used enough of the cores to change the run's times."""
         return self.is_whole and min(self.others_share, self.waited_share) >= _MUCH_SHARE
 
 
 def shared_cpu(cpu: Mapping[str, Any]) -> SharedCpu | None:
-    """Returns who shared the CPU with a run, by `System.cpu`; None where that is not known."""
+    """Returns how other programs shared the CPU, by `System.cpu`; None where unknown."""
     cores = cpu.get("per_core_percent")
     whole = number_at(cpu, "host_percent", "mean")
     own = number_at(cpu, "tree_percent", "mean")
@@ -50,12 +50,12 @@ def shared_cpu(cpu: Mapping[str, Any]) -> SharedCpu | None:
     waited = number_at(cpu, "pressure_some_share")
     mine = cpu.get("core_numbers")
     if part := _own_part(cores, cpu.get("recorded_on", mine)):
-        # Who waited for a core of the host may have waited for one of the others.
+        # A process that waited for a core of the host may have waited for another core.
         cores, whole, waited = part, sum(part) / len(part), None
     if waited is None:
         waited = 1.0 if whole >= _FULL_PERCENT else 0.0
     usable = number_at(cpu, "cores_usable")
-    # A rank that is bound to some of them has those whole.
+    # A rank that is bound to some cores may use all of those.
     least = len(mine) if "recorded_on" in cpu and isinstance(mine, list) else len(cores)
     return SharedCpu(
         cores=len(cores),
@@ -66,7 +66,7 @@ def shared_cpu(cpu: Mapping[str, Any]) -> SharedCpu | None:
 
 
 def _own_part(percents: list[Any], numbers: object) -> list[float]:
-    """Returns how busy each core is that the run may be on; [] where that is all, or not known."""
+    """Returns the load of each core that the run may use; [] for all of them, or if unknown."""
     if not isinstance(numbers, Sequence) or not 0 < len(numbers) < len(percents):
         return []
     own = [percents[at] for at in numbers if isinstance(at, int) and 0 <= at < len(percents)]
@@ -75,13 +75,13 @@ def _own_part(percents: list[Any], numbers: object) -> list[float]:
 
 
 def cores_for_threads(cpu: Mapping[str, Any] | None, threads: int) -> float | None:
-    """Returns how many cores a run could use by `System.cpu`, hyper-threads counted once, or None.
+    """Returns the number of usable cores by `System.cpu`, hyper-threads counted once, or None.
 
-    torch chooses that many threads: two that compute on the same core hardly gain. Older runs have
-    hyper-threads alone: half as many threads as those may be what torch chose.
+    torch chooses that number of threads: two on one core hardly gain. Older runs recorded
+    hyper-threads only, of which torch may have chosen half.
 
     Args:
-        threads: That torch computes with, in all ranks.
+        threads: Of torch's operators, in all ranks.
     """
     physical, usable = number_at(cpu, "cores_physical"), number_at(cpu, "cores_usable")
     if physical is not None:

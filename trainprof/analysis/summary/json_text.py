@@ -9,17 +9,18 @@ import typing
 from typing import Any
 
 from trainprof.analysis.run.metadata import MAX_NUMBER
+from trainprof.analysis.summary.code import JSON_KEY
 from trainprof.analysis.summary.run_summary import RunSummary
 
 
 def to_jsonable(summary: RunSummary) -> dict[str, Any]:
     """Returns the summary as plain JSON values, `schema_version` first; NaN becomes None."""
-    plain = _finite(dataclasses.asdict(summary))
+    plain = _plain(summary)
     return {"schema_version": plain.pop("schema_version"), **plain}
 
 
 def from_jsonable(data: dict[str, Any]) -> RunSummary:
-    """Builds a summary from what `to_jsonable` gave; unknown keys are left out.
+    """Builds a summary from what `to_jsonable` returned; unknown keys are ignored.
 
     Raises:
         KeyError, TypeError, ValueError: If `data` does not have the summary's shape.
@@ -27,14 +28,23 @@ def from_jsonable(data: dict[str, Any]) -> RunSummary:
     return typing.cast(RunSummary, _build(RunSummary, data))
 
 
-def _finite(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {key: _plain(getattr(value, name)) for key, name in _names(value).items()}
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [_plain(item) for item in value]
     return value
+
+
+def _names(kind: Any) -> dict[str, str]:
+    """Returns the names of a dataclass's fields by their keys."""
+    return {
+        field.metadata.get(JSON_KEY, field.name): field.name for field in dataclasses.fields(kind)
+    }
 
 
 def _build(kind: Any, value: Any) -> Any:
@@ -42,8 +52,8 @@ def _build(kind: Any, value: Any) -> Any:
         if not isinstance(value, dict):
             raise TypeError(f"{kind} needs an object, not {type(value).__name__}")
         hints = typing.get_type_hints(kind)
-        known = {f.name for f in dataclasses.fields(kind)}
-        built = {name: _build(hints[name], item) for name, item in value.items() if name in known}
+        names = {key: name for key, name in _names(kind).items() if key in value}
+        built = {name: _build(hints[name], value[key]) for key, name in names.items()}
         return typing.cast(Any, kind)(**built)
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
@@ -60,11 +70,11 @@ def _build(kind: Any, value: Any) -> Any:
 
 
 def _checked(kind: type, value: Any) -> Any:
-    """Returns `value` if JSON would give it for `kind`; an integer may stand for a float."""
+    """Returns `value` if it is of a kind; an integer may stand for a float."""
     accepted = (int, float) if kind is float else kind
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise TypeError(f"{kind.__name__} expected, not {type(value).__name__}")
     # NaN fails the comparison too.
     if isinstance(value, (int, float)) and not -MAX_NUMBER < value < MAX_NUMBER:
-        raise ValueError("a number that nothing can measure")
+        raise ValueError("an impossible number")
     return value

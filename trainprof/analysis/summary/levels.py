@@ -1,4 +1,4 @@
-"""From which share on a part, or a gain, is worth naming; shares, times and sizes in words."""
+"""Shares from which a part or a gain is worth naming; shares, times and sizes in words."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from trainprof.record.notes import known as known
 # XProf's levels (op_stats_to_input_pipeline_analysis.cc): under 5 % not, over 20 % highly bound.
 MODERATE_SHARE: Final = 0.05
 HIGH_SHARE: Final = 0.20
-# As a share of the pace. Less is not worth a change, nor can a run show it.
+# As a share of the pace. Less is not worth a change, nor measurable in a run.
 LEAST_GAIN: Final = 0.03
-# By how much the halves of a run may differ by noise: beyond that the run changed in the midst.
+# Noise makes the halves of a run differ by at most this: beyond it the run itself changed.
 MOST_NOISE: Final = 0.15
-# Steady steps that a verdict takes; where they are fewer than MANY_STEPS their interval carries it.
+# Steady steps for a verdict; with fewer than MANY_STEPS their interval decides.
 MIN_STEADY_STEPS: Final = 6
 MANY_STEPS: Final = 20
-# Of the median step: an outlier takes so many times as long, and so much longer.
+# An outlier takes this many median steps, and this much longer.
 MIN_RATIO: Final = 2.0
 MIN_EXCESS_NS: Final = 10_000_000
-# Two shares that differ by no more are told as one.
+# Shares that differ by less are reported once.
 _ROUNDING_SHARE: Final = 0.01
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def number_at(mapping: Mapping[str, Any] | None, *path: str) -> float | None:
-    """Returns the number under a path of keys, None where there is none.
+    """Returns the number under a path of keys, or None.
 
-    The summary's loose parts (`system`) may lack any key, and an edited file may hold anything.
+    The summary's dicts (`system`) may lack any key, and an edited file may hold anything.
     """
     value: Any = mapping
     for key in path:
@@ -51,10 +51,7 @@ def sentence(words: str) -> str:
 
 
 def percent_apart(part_s: float, whole_s: float, share: float) -> str:
-    """Returns the percentage of two times, " (86 %)", to stand behind them.
-
-    "" where it is the share that is told beside them, but for rounding.
-    """
+    """Returns the percentage of two times, " (86 %)"; "" where it is the given share, rounded."""
     whole_share = part_s / whole_s if whole_s > 0 else share
     return f" ({percent(whole_share)})" if abs(whole_share - share) > _ROUNDING_SHARE else ""
 
@@ -71,7 +68,7 @@ def pair(part_s: float, whole_s: float) -> str:
 def size(count: float) -> str:
     """Returns a number of bytes in binary units, to three digits: "612 MiB"."""
     exponent, scaled = 0, float(count)
-    # Compared as it will be printed: 1,023 KiB are 1.00 MiB.
+    # Compared as printed: 1,023 KiB are 1.00 MiB.
     while abs(scaled) >= 999.5 and exponent < len(_BYTE_UNITS) - 1:
         scaled /= 1024
         exponent += 1

@@ -1,4 +1,4 @@
-"""What is known of a DataLoader."""
+"""A DataLoader: its configuration, times and hazards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainprof.analysis.summary.code import HotLine
 from trainprof.analysis.summary.run import Statistics
 from trainprof.record.notes import known
 
-# Batches of a pass: fewer are an iterator for each step.
+# Batches of an epoch: with fewer it is an iterator for each step.
 _FEW: Final = 1.5
 LATENCY: Final = "one worker's latency"
 CPU: Final = "CPU"
@@ -20,14 +20,14 @@ STORAGE: Final = "storage"
 RECEIVE: Final = "receive in the main process"
 SAMPLER: Final = "sampler"
 COMPUTE: Final = "compute"
-# A part of the step: nothing to take yet, whatever the reason.
+# A part of the step: waiting for a batch, whatever the reason.
 BLOCKED: Final = "blocked"
-# The limit that receiving, sampler and compute make together: one process does them in turn.
+# The limit of receiving, sampler and compute together: one process does them in turn.
 MAIN_PROCESS: Final = "main process"
 
 UNUSUAL_FROM: Final = 5.0
 UNUSUAL_MIN_S: Final = 0.01
-# Of slow samples that are where parts of the data begin: so many, of so many samples each.
+# Slow samples at the beginning of parts of the data: the least number of parts, and their length.
 _FEWEST_PARTS: Final = 3
 _SHORTEST_PART: Final = 8
 
@@ -40,14 +40,15 @@ _MEANS: Final = ("read_bytes_per_s", "read_calls_per_s")
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Work of making one batch, where the dataset runs.
+    """Batch preparation, in the process of the dataset.
 
     `wall_s` and `batch_bytes` are per batch; the other figures are totals. running, runnable,
-    throttled, reading and asleep partition the wall time; what the kernel does not tell is None,
-    and in asleep. Totals are scaled up from the `measured` fetches. `typical_sample_s` is the
-    median over batches of a sample's mean; `slow_samples` the slowest of all, slowest first.
-    `batch_tensors` counts the tensors and arrays of a batch, on average.
-    `batch_bytes_error` is the standard error of `batch_bytes`, None of fewer than two batches.
+    throttled, reading and asleep partition the wall time; without the kernel's report a part
+    stays None and counts as asleep. Totals are scaled up from the `measured` fetches.
+    `typical_sample_s` is the median over batches of a sample's mean; `slow_samples` has the slowest
+    of all, slowest first.
+    `batch_tensors` is the mean number of tensors and arrays of a batch. `batch_bytes_error` is the
+    standard error of `batch_bytes`, None with fewer than two batches.
     """
 
     n: int
@@ -74,14 +75,14 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class LoaderBound:
-    """What keeps a loader's batches from coming faster, by the pipeline model.
+    """What limits a loader, by the pipeline model.
 
     Attributes:
         by: one worker's latency|CPU|storage|receive in the main process|sampler|compute.
-        wait_cause: What most of the wait goes to: the same names but "compute".
+        wait_cause: The cause of most of the wait: the same names without "compute".
         parts_s: Of a mean step in the model: blocked, receive, sampler, compute, by name.
-        limits_s: What a step would take at least, were nothing but this in the way: a worker (or
-            storage), the CPU, the main process.
+        limits_s: The least time of a step with only this limit: a worker (or storage), the CPU, the
+            main process.
         step_s, measured_step_s: A mean step with filled buffers, in the model and as recorded.
     """
 
@@ -98,11 +99,11 @@ class LoaderCall:
     """How a loader is built.
 
     Attributes:
-        ends_at: The call's last line and the column behind it, in UTF-8 bytes; None where it is not
-            known, or no call of the user's.
-        takes: The names of its parameters, in order: those behind "*" by keyword alone, "**" where
-            it takes any others.
-        constructors: Where those that the user wrote begin, the outermost first.
+        ends_at: The call's last line and the column after it, in UTF-8 bytes; None where unknown,
+            or not in your code.
+        takes: The names of its parameters, in order: after "*" keyword-only ones, "**" for any
+            others.
+        constructors: Where those in your code begin, outermost first.
     """
 
     ends_at: list[int] | None
@@ -112,11 +113,11 @@ class LoaderCall:
 
 @dataclass(frozen=True, slots=True)
 class WorkerThreads:
-    """With how many threads torch computes inside each of a loader's workers.
+    """Threads of torch's operators inside each of a loader's workers.
 
     Attributes:
-        torch: So many: 1, unless something has set another number there.
-        set_at: The user's line that did, in a worker; None where none did.
+        torch: Their number: 1, unless something set another one there.
+        set_at: Your line that did, in a worker, or None.
     """
 
     torch: int
@@ -125,29 +126,29 @@ class WorkerThreads:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderConfig:
-    """What the user's code asks for: the call that builds the loader, and its arguments.
+    """The call that builds the loader, and its arguments.
 
     Attributes:
-        site: The user's line that builds it.
-        built_by: The installed package that builds it and is given its arguments; None where the
-            call at `site` is the user's.
+        site: Your line that builds it.
+        built_by: The installed package that builds it from its own arguments; None where the call
+            at `site` is in your code.
         builder_lacks: Arguments of that package that its installed version does not have.
-        built: How many DataLoaders of that line were used one after the other.
-        datasets: How many datasets those had, each as long as the one before; None: unknown.
-        also_builds: Roles of the other loaders that the user's call builds.
-        start_method: What its workers would be started by.
+        built: Number of DataLoaders of that line, used one after the other.
+        datasets: Number of their datasets, all of one length; None: unknown.
+        also_builds: Roles of the other loaders that your call builds.
+        start_method: How its workers would be started.
         workers_started_by: fork|spawn|forkserver, if it had any.
-        whole_batches: The arguments with which torch would ask the dataset for a whole batch at
-            once; None where it does, and where they are not known.
+        whole_batches: The arguments with which torch would fetch a whole batch at once; None where
+            it does, and where unknown.
         holds_tensors: Its dataset is torch's TensorDataset.
-        is_stackable: Its dataset could be one, and takes no list of indices yet.
-        collate_site: Where the user's own collate function begins; None where it is a library's.
+        is_stackable: Its dataset could be one, and does not support a list of indices.
+        collate_site: Where your collate function begins; None where it is a library's.
         draws_in_order: Each epoch has the dataset's samples in order; None: unknown.
-        draws_all: Samples of its dataset, if torch's own sampler draws each in each epoch.
+        draws_all: Samples of its dataset, if torch's sampler draws each in each epoch.
         sampler_takes_epoch: Its sampler has set_epoch, as torch's DistributedSampler has.
-        dataset_function: What torch calls of the dataset: "module:Class.__getitem__"; None where it
-            is no Python.
-        runs_own_code: Whether its dataset runs functions of the user's; None: unknown.
+        dataset_function: The dataset's function that torch calls: "module:Class.__getitem__"; None
+            where it is not Python.
+        runs_own_code: Whether its dataset runs functions of your code; None: unknown.
     """
 
     site: str
@@ -186,28 +187,28 @@ class LoaderConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderTimes:
-    """How it was iterated over, and what that took.
+    """Its iterations and their times.
 
     Attributes:
-        passes: Iterators of it that were used, one an epoch in most scripts; `iterations`: batches
-            in all.
-        init_s: Creating an iterator, be it used or not; `first_batch_s`: the first `next` of each.
-        wait_s: `next` calls later than the first.
-        receive_s, receive_cpu_s: Taking batches from workers, and the training process's CPU time
-            in that.
+        passes: Iterators that were used, one per epoch in most scripts.
+        iterations: Batches in all.
+        init_s: Creating an iterator, used or not.
+        first_batch_s: The first `next` of each.
+        wait_s: `next` calls after the first.
+        receive_s, receive_cpu_s: IPC transfer of batches from workers, and the training process's
+            CPU time in it.
         bound: None where the pipeline model does not apply.
-        hot_lines: Lines on which the preparation of its batches spends time.
-        library_call: A library's function that most of it is in, below none of the user's lines.
-        worker_threads: None without workers, and where they did not record it.
-        called_at: Where a function that trains calls for evaluation over it; None: unknown.
-        evaluation_s, evaluation_wait_s: Evaluation over a loader that also trains, and the waits
-            in that.
-        ended: Iterations that went on until there was no batch left; `ended_batches`: batches of
-            the first of them.
+        hot_lines: Lines of its batch preparation.
+        library_call: A library's function that most of it is in, below none of your lines.
+        worker_threads: None without workers, and where not recorded.
+        called_at: Where a training function calls evaluation over it; None: unknown.
+        evaluation_s, evaluation_wait_s: Evaluation over a loader that also trains, and its waits.
+        ended: Iterations until the last batch.
+        ended_batches: Batches of the first of them.
         first_start_s: Iterator and first batch of the first epoch.
-        first_given_back_s: What its later batches were faster for that start.
-        later_starts_s, sampler_starts_s: Iterators and first batches of the later epochs, without
-            what made later batches faster by as much, and the sampler's part of that.
+        first_given_back_s: Time that its later batches saved because of that start.
+        later_starts_s, sampler_starts_s: Iterators and first batches of later epochs, without time
+            that later batches saved, and the sampler's part of it.
         begun_ahead: An iteration over it came before those of the training phase.
         overlaps: It had two iterators at once: persistent workers serve only one.
     """
@@ -252,26 +253,25 @@ class LoaderTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderHazards:
-    """What makes other arguments unsafe: what workers cannot share, pickle or see.
+    """What makes other arguments unsafe: objects that workers cannot share, pickle or see.
 
     Attributes:
-        lost_workers: Those that ended without being asked to.
+        lost_workers: Those that died.
         open_files: Attributes of the dataset that hold an open file, with their class.
-        python_objects: Attributes of the dataset that hold thousands of Python objects, with their
-            number: forked workers copy the memory of those that they read.
-        unpicklable: What workers that are not forked could not receive, with its class.
+        python_objects: Attributes of the dataset with thousands of Python objects, and their
+            number: forked workers copy the memory of those they read.
+        unpicklable: Objects that spawned workers could not receive, with their class.
         changed_between_passes: Attributes of the dataset that training changes between epochs.
-        generators: Attributes of the user's dataset that are random generators: workers would have
-            equal copies.
+        generators: Attributes of your dataset that are random generators: workers would have equal
+            copies.
         guards_main: Whether spawned workers may import the script; None where they need not.
-        shares_samples: Each worker yields its own part of the user's IterableDataset; None of
-            other datasets, and where unknown.
-        equal_workers: Of an IterableDataset: workers of an epoch that yield the same first
-            samples; 1 where all differ, None where they were not compared.
-        has_asked_for_worker: Something called get_worker_info() where its batches are prepared.
-        set_up_as_workers_start: A worker_init_fn of the user's changes the worker's dataset; None:
-            it may.
-        touches_device: Preparing its batches uses a device.
+        shares_samples: Each worker yields its own part of your IterableDataset; None for other
+            datasets, and where unknown.
+        equal_workers: Workers of an IterableDataset that yield the same first samples in an epoch;
+            1 where all differ, None where not compared.
+        has_asked_for_worker: Batch preparation called get_worker_info().
+        set_up_as_workers_start: Your worker_init_fn changes the worker's dataset; None: it may.
+        touches_device: Batch preparation uses a GPU.
     """
 
     lost_workers: list[dict[str, Any]]
@@ -293,7 +293,7 @@ class Loader(LoaderHazards, LoaderTimes, LoaderConfig):
     """A DataLoader: its configuration, times and hazards, one object in the JSON.
 
     Attributes:
-        role: training|evaluation|other, by how it was used.
+        role: training|evaluation|other, by its use.
     """
 
     id: int
@@ -301,22 +301,22 @@ class Loader(LoaderHazards, LoaderTimes, LoaderConfig):
 
     @property
     def starts(self) -> int:
-        """How often an iterator was created: Lightning's reload creates two for each epoch."""
+        """The number of iterators created: Lightning's reload creates two per epoch."""
         return self.passes if self.init_s is None else max(self.init_s.n, self.passes)
 
     @property
     def is_rebuilt(self) -> bool:
-        """Whether the user's code recreates it for most epochs: its workers cannot persist."""
+        """Whether your code recreates it for most epochs: its workers cannot persist."""
         return self.passes > 1 and 4 * self.built > 3 * self.passes and self.built_by is None
 
     @property
     def is_of_new_parts(self) -> bool:
-        """Whether it is recreated of another dataset each time: workers cannot keep their copy."""
+        """Whether it is recreated with another dataset each time: workers cannot keep a copy."""
         return self.is_rebuilt and 4 * (self.datasets or 1) > 3 * self.built
 
     @property
     def is_of_several(self) -> bool:
-        """Whether the user builds several for some epochs each, as for each fold of the data."""
+        """Whether your code builds several for some epochs each, as for cross-validation."""
         return self._built_for_passes > 1
 
     @property
@@ -325,22 +325,21 @@ class Loader(LoaderHazards, LoaderTimes, LoaderConfig):
 
     @property
     def later_passes(self) -> int:
-        """How many epochs begin with an iterator that could have been there before.
+        """The number of epochs whose iterator could have been kept from an earlier epoch.
 
-        The first of each loader that is built for some epochs does not count, unless it came
-        before training.
+        The first epoch of each loader does not count, unless it came before training.
         """
         first = self._built_for_passes
         return max(self.passes - (0 if self.begun_ahead and first == 1 else first), 0)
 
     @property
     def later_share(self) -> float:
-        """`later_passes` of those after the first; over 1 where that came before training."""
+        """`later_passes` over all after the first; over 1 where the first came before training."""
         return self.later_passes / (self.passes - 1) if self.passes > 1 else 0.0
 
     @property
     def made_first_s(self) -> float:
-        """Seconds in which the training process itself prepared first batches."""
+        """Seconds in which the training process prepared first batches."""
         first, fetch = self.first_batch_s, self.fetch
         if self.num_workers != 0 or first is None or fetch is None or fetch.wall_s is None:
             return 0.0
@@ -350,7 +349,7 @@ class Loader(LoaderHazards, LoaderTimes, LoaderConfig):
     def shares_stream(self) -> bool | None:
         """Whether each of several workers yields its own part of the dataset; None: unknown.
 
-        What workers were seen to yield counts more than what the code says.
+        Recorded samples of workers count more than the code.
         """
         if not self.is_iterable or self.shares_samples or self.has_asked_for_worker:
             return True
@@ -363,28 +362,28 @@ class Loader(LoaderHazards, LoaderTimes, LoaderConfig):
 
     @property
     def asks_for_worker(self) -> bool:
-        """Whether it may have its data only in a worker: get_worker_info() is None elsewhere."""
+        """Whether its data may exist in workers only: elsewhere get_worker_info() returns None."""
         is_shared = bool(self.is_iterable and self.shares_samples)
         return is_shared or self.set_up_as_workers_start is True
 
     @property
     def shares_files(self) -> bool:
-        """Whether its workers read from files that were opened before they were forked."""
+        """Whether its workers read from files opened before the fork."""
         are_several = (self.num_workers or 0) > 1 and self.start_method == "fork"
         return are_several and bool(self.open_files)
 
     @property
     def may_keep_workers(self) -> bool:
-        """Whether persistent_workers=True has a later epoch with the same data to keep them for."""
+        """Whether persistent_workers=True has a later epoch with the same data."""
         if self.overlaps:
             return False
         return self.passes > 1 and not self.is_rebuilt and not self.changed_between_passes
 
 
 def unusual_samples(fetch: Fetch) -> list[Mapping[str, Any]]:
-    """Returns of the slowest samples those of UNUSUAL_FROM x the typical one, slowest first.
+    """Returns the samples slower than UNUSUAL_FROM typical ones, slowest first.
 
-    Time in which the machine kept a sample from its cores does not count.
+    Time spent waiting for a core does not count.
     """
     typical = known(fetch.typical_sample_s)
     if typical is None or typical <= 0:
@@ -398,7 +397,7 @@ def unusual_samples(fetch: Fetch) -> list[Mapping[str, Any]]:
 
 
 def are_begun_parts(slow: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether slow samples are the first of parts of the data of one length, read one by one."""
+    """Whether slow samples are the first ones of equal parts of the data."""
     indices = [int(index) for sample in slow if (index := known(sample.get("index"))) is not None]
     apart = math.gcd(*indices)
     return len(set(indices)) >= _FEWEST_PARTS and apart >= _SHORTEST_PART
@@ -409,17 +408,17 @@ def _own_s(sample: Mapping[str, Any]) -> float:
 
 
 def cost_s(loader: Loader) -> float:
-    """Returns what training spends on a loader: waits, and what `starts_s` says."""
+    """Returns the time that training spends on a loader: waits and starts."""
     return loader.wait_total_s + starts_s(loader)
 
 
 def starts_s(loader: Loader) -> float:
-    """Returns what iterators, with the start of their workers, and first batches took."""
+    """Returns the time of iterators, with the start of their workers, and of first batches."""
     return total_s(loader.init_s) + total_s(loader.first_batch_s)
 
 
 def total_s(statistics: Statistics | None) -> float:
-    """Returns the sum of a series, 0 where there is none."""
+    """Returns the sum of a series, 0 without one."""
     if statistics is None or not math.isfinite(statistics.mean):
         return 0.0
     return statistics.mean * statistics.n
@@ -431,7 +430,7 @@ class WorkerTotals:
 
     Attributes:
         number: From 0; None for the process that trains.
-        busy_share: Of the time in which it could have been asked for something.
+        busy_share: Of the time in which it could have worked.
         figures: Sums, highest values and means by the names of `Fetch.per_worker`.
     """
 
@@ -446,7 +445,7 @@ class WorkerTotals:
 
 
 def worker_totals(per_worker: Sequence[Any]) -> list[WorkerTotals]:
-    """Joins the rows of each worker, in order of number; an edited summary may hold anything."""
+    """Joins the rows of each worker, by number; an edited summary may hold anything."""
     groups: dict[int | None, list[Row]] = {}
     for row in per_worker:
         if isinstance(row, Mapping):

@@ -1,4 +1,4 @@
-"""What is known of a run as a whole: its times, steps, passes, machine and cost."""
+"""The run as a whole: its times, steps, epochs, machine and cost."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from trainprof.analysis.summary.levels import number_at
 from trainprof.record.names import MASK
 
 _MODULE: Final = "-m"
-# Stacks are sampled once a second: for a time without a sample no Python code ran.
+# Stacks are sampled once a second: without a sample no Python code ran.
 STALE_FROM_S: Final = 3.0
-# What recording takes of a step is told above all else from here on.
+# From this share of a step on, the cost of recording is reported first.
 COSTLY_RECORDING: Final = 0.1
 
 LEDGER_KEYS: Final = (
@@ -80,8 +80,8 @@ class Exit:
         signal: Number of the signal that ended it, or None.
         reason: completed|exception|interrupted|signal|killed|limit|running|unknown.
         detail: The exception's class, the limit's name, "out of memory: ..." and the like.
-        after_limit: The limit that all that trained had been ended at, or had not come to, where
-            the end that followed is another one: a parent that misses what its child was to write.
+        after_limit: The limit that ended all training processes, where the run then ended in
+            another way: a parent that misses its child's files.
     """
 
     status: int | None
@@ -92,7 +92,7 @@ class Exit:
 
     @property
     def limit(self) -> str | None:
-        """Returns the limit that ended training, whatever came then; None where none is known."""
+        """Returns the limit that ended training, whatever followed, or None."""
         return self.detail if self.reason == "limit" else self.after_limit
 
     @property
@@ -102,7 +102,7 @@ class Exit:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it went to the script's own end, and nothing of it was ended at a limit."""
+        """Whether the script completed, and no limit ended a part of it."""
         return self.reason == "completed" and not self.was_limited
 
 
@@ -112,14 +112,14 @@ class Stood:
 
     Attributes:
         process: main, rank 1, worker 0, process 4711.
-        site: The innermost line of the user's code; without any, of all code.
+        site: The innermost line of your code; without any, of all code.
         function: That the line is in.
-        called: What the line had called, by its qualified name; None: nothing, or native code.
-        innermost: Line and function that had been called last.
+        called: What the line called, by its qualified name; None: nothing, or native code.
+        innermost: Innermost line and function.
         waits_for: "a batch" or "its first batch" in a DataLoader's iterator, "work" in an idle
             worker, else None.
-        for_s: For how long it had been at that line and call.
-        age_s: How long before the end that was sampled: no Python code ran since.
+        for_s: Time at that line and call.
+        age_s: Time from the sample to the end: no Python code ran since.
     """
 
     process: str
@@ -140,7 +140,7 @@ class Stood:
 
     @property
     def doing(self) -> str:
-        """What it did there: "waiting for its first batch", "read, in Future.result()"."""
+        """What it was doing: "waiting for its first batch", "read, in Future.result()"."""
         if self.waits_for is not None:
             return f"waiting for {self.waits_for}"
         return self.function if self.called is None else f"{self.function}, in {self.called}()"
@@ -148,7 +148,7 @@ class Stood:
 
 @dataclass(frozen=True, slots=True)
 class Hung:
-    """A run that was ended while no step came.
+    """A run that was ended while it made no progress.
 
     Attributes:
         idle_s: Time since the last batch, forward or step, or the start of a loader or of the run.
@@ -161,7 +161,7 @@ class Hung:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The run as a whole. `device_timing`: cpu|async|synchronized; `part`: what of it is shown."""
+    """The run as a whole. `device_timing`: cpu|async|synchronized; `part`: the part shown."""
 
     name: str
     command: list[str]
@@ -183,10 +183,7 @@ class Run:
 
     @property
     def words_again(self) -> list[str]:
-        """Returns the words that run the same once more; none where nobody knows them.
-
-        A script may have come by standard input, and what looks like a secret is masked.
-        """
+        """Returns the words that repeat the run; [] without a script, or with masked words."""
         words = self.command
         is_module = words[:1] == [_MODULE] and len(words) > 1
         is_known = bool(words) and (is_module or not words[0].startswith("-"))
@@ -195,7 +192,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Before the first iteration, from it to the end of the last, and after it."""
+    """Before the first iteration, until the end of the last, and after it."""
 
     initialization_s: float
     training_s: float
@@ -208,7 +205,7 @@ class Ledger:
 
     Attributes:
         seconds: One entry per LEDGER_KEYS; sums to `wall_s`.
-        other_by_place: `seconds["other"]` split by where in the loop it lies.
+        other_by_place: `seconds["other"]` by its place in the loop.
     """
 
     wall_s: float
@@ -221,16 +218,15 @@ class Training:
     """Steps and throughput.
 
     Attributes:
-        step_source: optimizer|backward|batches|none: what counted as a step.
+        step_source: optimizer|backward|batches|none: what a step is counted by.
         step_s: Steady steps' wall time.
         per_step_s: Mean of a steady step per ledger key.
-        warmup_excluded: Leading steps left out of the steady statistics.
-        steady_steps: Steps that remain.
+        warmup_excluded: Leading steps that are not in the steady statistics.
+        steady_steps: Steps in them.
         steady_s: Their wall time.
-        free_from_step: In a trial, 0-based: from there on batches cost nothing, and `samples` is
-            None.
-        without_evaluation_s: Of the training phase, what is no evaluation: what throughput is of.
-            Of several ranks the first's; None in older runs.
+        free_from_step: In a trial, 0-based: from there on batches are free, and `samples` unknown.
+        without_evaluation_s: The training phase without evaluation, the base of throughput. The
+            first rank's; None in older runs.
     """
 
     steps: int
@@ -250,15 +246,16 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """All evaluation passes together.
+    """All evaluation together.
 
     Attributes:
-        data_wait_s: `next` calls later than the first of a pass; those are `first_batch_s`.
+        passes: Iterations over loaders, or stretches of forwards without one.
+        data_wait_s: `next` calls after the first of each iteration.
         loaders: Ids.
-        in_training_s, passes_in_training: Of all that, what lies in the training phase; None in
-            older runs.
-        with_gradients_share: Of the time of its forwards, those with gradients enabled; 0 where it
-            takes any gradients, None without forwards, and in older runs.
+        first_batch_s: First `next` calls.
+        in_training_s, passes_in_training: The part in the training phase; None in older runs.
+        with_gradients_share: Of the time of its forwards, those with gradients enabled; 0 if it
+            computes gradients, None without forwards, and in older runs.
     """
 
     iterations: int
@@ -273,25 +270,25 @@ class Evaluation:
 
     @property
     def waited_s(self) -> float:
-        """All waiting for batches, the first of each pass included."""
+        """All waiting for batches, first batches included."""
         return self.data_wait_s + self.first_batch_s
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One pass of a loader.
+    """One iteration over a loader.
 
     Attributes:
         stage: training|evaluation|other.
-        loader: Loader id, None when no loader was seen.
-        seconds: From the iterator's creation to the end of the pass, without what lies ahead of
-            training; of an iterator that evaluation asks for a few batches at a time, those alone.
-        data_wait_s: `next` calls later than the first; with those for batches of loaders that
-            training uses alongside.
-        slow_batches: Waits over --wait-threshold, the first batch's too.
-        slow_total_s: Their whole seconds; `slow_excess_s` only what is over the threshold.
-        steps: Updates inside the pass.
-        loader_start_s: Making the iterator: starting workers, mostly.
+        loader: Loader id, or None.
+        seconds: From the iterator's creation to its end, without time before training. Where
+            evaluation takes a few batches at a time, the time of those alone.
+        data_wait_s: `next` calls after the first, with those of loaders used alongside.
+        slow_batches: Waits over --wait-threshold, with the first batch's.
+        slow_total_s: Their seconds.
+        slow_excess_s: Their seconds over the threshold.
+        steps: Updates in it.
+        loader_start_s: Creating the iterator, which mostly starts workers.
     """
 
     index: int
@@ -319,9 +316,10 @@ class Outlier:
     """A step >= 2 x median and >= median + 10 ms.
 
     Attributes:
-        grew: Ledger key that grew most against the median step, `grew_s` by how much.
-        every: Regular spacing in steps, where outliers repeat regularly.
-        samples: Means of the system samples inside the step's window, None where none fell in it.
+        grew: Ledger key that grew most, compared with the median step.
+        grew_s: Its growth.
+        every: Spacing in steps, where outliers repeat regularly.
+        samples: Means of the system samples during the step, or None.
     """
 
     step: int
@@ -341,10 +339,10 @@ class Verdict:
     Attributes:
         bottleneck: data|transfer|compute|host|sync|checkpoint|evaluation|communication|startup|
             none|unknown.
-        headline: One sentence with numbers, units and the user's line.
+        headline: One sentence with numbers, units and your line.
         level: not|moderately|highly, None where no level applies.
         share: Of the training phase.
-        site: The user's file:line, or None.
+        site: Your file:line, or None.
     """
 
     bottleneck: str
@@ -367,23 +365,22 @@ class System:
             per_core_percent[], iowait_share, pressure_some_share, stolen_share, throttled_share,
             cpu_mhz{stat}, context_switches_per_s};
             in tree_percent 100 is one core; in cores_physical hyper-threads of one count once;
-            core_numbers are those that the run may be on, None where that is not known. Of ranks
-            cores_launched_on is there where the run was started on more of them than that. Of ranks
-            also recorded_on[]: those of all that one trainprof recorded, where they are others; and
-            other_ranks_percent: the mean of ranks on the same cores with a trainprof of their own,
-            None where that is not known.
+            core_numbers are those that the run may use, or None. Of ranks also cores_launched_on,
+            where the run was started on more cores; recorded_on[], the cores of all ranks that one
+            trainprof recorded, where they differ; and other_ranks_percent, the mean of ranks on the
+            same cores with their own trainprof, or None.
         memory: {host_total_bytes, host_available_bytes{stat}, tree_rss_bytes{stat},
             tree_pss_bytes{stat} or None, swap_used_bytes{stat}, shm_used_bytes{stat},
             shm_total_bytes, limit_bytes or None}; `shm` is the file system for shared memory.
         disk: {read_bytes_per_s{stat}, write_bytes_per_s{stat}}.
         network: {received_bytes_per_s{stat}, sent_bytes_per_s{stat}}.
         processes: [{pid, name, role: main|child, cpu_percent{stat}, rss_bytes{stat}, threads,
-            first_s, last_s}], biggest CPU user first.
-        cost: {share_of_core, samples}: what the sampler itself took.
+            first_s, last_s}], most CPU time first.
+        cost: {share_of_core, samples} of the sampler.
         last_sample: {at_s, main_rss_bytes, children_rss_bytes, host_available_bytes,
-            grown_bytes{main, children}}: the state before the end; `grown` against the first third.
-        energy: Of the script's GPUs, None without any or where it is not known.
-        gpus_not_observed: Why no (more) samples of GPUs came, or None.
+            grown_bytes{main, children}}: before the end; growth since the first third.
+        energy: Of the script's GPUs, or None.
+        gpus_not_observed: Why GPUs were not sampled (any longer), or None.
     """
 
     interval_s: float
@@ -401,12 +398,12 @@ class System:
 
     @property
     def shared_cpu(self) -> SharedCpu | None:
-        """Who shared the CPU with the run; None where that is not known."""
+        """How other programs shared the CPU; None where unknown."""
         return shared_cpu(self.cpu)
 
     @property
     def bound_to(self) -> str:
-        """The cores that the script is bound to, where it was started on more of them, else ""."""
+        """The cores that the script is bound to, "" where it may use all it was started on."""
         numbers, whole = self.cpu.get("core_numbers"), number_at(self.cpu, "cores_launched_on")
         if whole is None or not isinstance(numbers, list) or not 0 < len(numbers) < whole:
             return ""
@@ -415,13 +412,13 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What trainprof itself took, from its own records.
+    """The cost of recording, from trainprof's records.
 
     Attributes:
-        synchronizations: How often --cuda-sync waited for devices that were in use, else None.
-        synchronized_s: How long in all: so much was added at most.
-        looks_s: What closer looks at loaders, and some passes and calls, took in all; None where
-            there were none, or nobody told, as in a run that was killed.
+        synchronizations: Number of waits of --cuda-sync for devices, or None.
+        synchronized_s: Their total, an upper bound of what they added.
+        looks_s: Total time of inspecting loaders, calls and steps; None without any, or if unknown,
+            as in a killed run.
     """
 
     events: int

@@ -1,7 +1,7 @@
-"""What a run showed: one frozen tree, the only thing renderers see and `summary.json` holds.
+"""The summary of a run: one frozen tree, all that renderers see and `summary.json` holds.
 
-Times are seconds, sizes bytes, shares 0 to 1. None means "not observed"; why stands in
-`RunSummary.not_observed` under the field's path.
+Times are seconds, sizes bytes, shares 0 to 1. None means "not observed":
+`RunSummary.not_observed` has the reason under the field's path.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from trainprof.analysis.summary.run import (
 from trainprof.analysis.summary.tune import Recommended, TrialSummary, Tuning
 
 SUMMARY_SCHEMA_VERSION: Final = 1
-# A fault begins so where a process went on without being recorded.
+# A fault of a process that continued without being recorded begins with this.
 RECORDING_STOPPED: Final = "recording stopped"
 
 
@@ -62,10 +62,11 @@ class RunTimes:
     """How the run ended, and where its time went.
 
     Attributes:
-        outliers: Longest first, at most 100; `outlier_count`: all of them, None in older runs.
-        hung: Where its processes stood, if it was ended while no step came.
-        not_observed: Why a field is None, by its path.
-        faults: Of trainprof's own, as sentences.
+        outliers: Longest first, at most 100.
+        outlier_count: Of all, None in older runs.
+        hung: Where its processes stood, if it was ended without progress.
+        not_observed: Why a field is empty, by its path.
+        faults: Of trainprof, as sentences.
     """
 
     run: Run
@@ -84,12 +85,12 @@ class RunTimes:
 
     @property
     def outliers_in_all(self) -> int:
-        """How many there are: of older runs those that are listed."""
+        """The number of outliers; of older runs those listed."""
         return len(self.outliers) if self.outlier_count is None else self.outlier_count
 
     @property
     def without_evaluation_s(self) -> float:
-        """Seconds of the training phase without the evaluation in it, of ranks the first's."""
+        """Seconds of the training phase without evaluation, of the first rank."""
         training_s = self.training.without_evaluation_s
         return (
             self.phases.training_s - self.evaluation.seconds if training_s is None else training_s
@@ -101,12 +102,12 @@ class DataAndDevices:
     """Loaders, copies, devices and the machine.
 
     Attributes:
-        out_of_memory: The device's state, where the run ended because its memory did.
-        found_syncs: What --find-syncs found; None where it was not asked for or could not.
-        emptied_caches: Lines of the training loop that return cached memory to a device.
-        copied_pages: By forked workers, of several ranks the one whose workers copied most.
-        memory_growth: Of the training process, of several ranks the one that grows most; None
-            where memory does not grow with the steps.
+        out_of_memory: The device's state, if its memory ended the run.
+        found_syncs: By --find-syncs, or None.
+        emptied_caches: Lines of the training loop that call empty_cache().
+        copied_pages: By forked workers, of the rank whose workers copied most.
+        memory_growth: Of the training process, of the rank that grows most; None where memory does
+            not grow with the steps.
         torch_threads: Threads of torch's CPU operators, in each rank.
     """
 
@@ -130,7 +131,7 @@ class DataAndDevices:
 
     @property
     def taken_by_others(self) -> str:
-        """That other programs took so much of the CPU that the run's times show it, else ""."""
+        """The cores that other programs kept busy, if that changes the run's times, else ""."""
         cpu = None if self.system is None else self.system.shared_cpu
         if cpu is None or not cpu.is_disturbed:
             return ""
@@ -138,35 +139,37 @@ class DataAndDevices:
 
     @property
     def time_of_devices(self) -> str:
-        """What shares of a device's time are of, in words."""
+        """The base of shares of a device's time, in words."""
         return AFTER_WARMUP if any(device.warmup_s for device in self.devices or ()) else "training"
 
     @property
     def device_busy_share(self) -> float | None:
-        """The share of `time_of_devices` in which the least busy is at work, at least."""
+        """The lower bound of the busy share of `time_of_devices`, of the least busy device."""
         known = (device.busy_share for device in self.devices or [])
         return min((share[0] for share in known if share), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodeTimes:
-    """The user's lines, and what the model's and the loop's own code costs.
+    """Your lines, and the cost of Python in the model and in the loop.
 
     Attributes:
         lines: The cost of timing lines; None in a run that timed none.
-        hot_lines: The user's lines with most time of a step, largest share first.
+        hot_lines: Your lines with most time of a step, largest share first.
         part_lines: Where each part of the training loop is spent, by function.
         python_in_model: Python code in the model's time, on the host; None with too few stack
             samples, with torch.compile, and in older runs.
-        element_reads: Tensors read element by element inside the model, where they are many.
-        loss_in_loop_s: Of "loss": what is no module, by stack samples; None with too few, and in
-            older runs. `loss_by_place`: the same, split as a ledger's `other_by_place`.
-        once_in_loop_s: Of "other": what happens once, in the first steps; None in older runs.
+        element_reads: Tensors read element by element inside the model, by the thousands.
+        loss_in_loop_s: The part of "loss" that is not a module, by stack samples; None with too
+            few, and in older runs.
+        loss_by_place: The same, split as a ledger's `other_by_place`.
+        once_in_loop_s: The part of "other" that happens once, in the first steps; None in older
+            runs.
         startup, shutdown: Where those rows of the ledger are spent; None: not sampled.
-        beside_share: Of the stack samples of training, those that met another Python thread at
-            work; None with too few.
-        optimizers: The first few that made a step, most time first.
-        compilations: What torch.compile took, by line.
+        beside_share: Of the stack samples of training, those with another busy Python thread; None
+            with too few.
+        optimizers: The first few that took a step, most time first.
+        compilations: By torch.compile, by line.
         numerics: Number formats of the model's computation; None: unknown.
     """
 
@@ -188,16 +191,16 @@ class CodeTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class Processes:
-    """Runs of several processes that train.
+    """Runs of several training processes.
 
     Attributes:
         ranks: {rank, host, pid, steps, step_s, ledger: {wall_s, seconds}, exit} of each; `run`,
-            `phases`, `ledger`, `training` and `verdict` are then of all of them.
+            `phases`, `ledger`, `training` and `verdict` are then of all ranks.
         trained_apart: The same of processes that trained without being ranks (hogwild, a script
-            that starts trainings), but for the one that is shown.
-        collectives: Calls of torch.distributed by line, means over ranks; in the ledger they are
-            part of `other`.
-        unshared: Training loaders whose data the ranks do not divide among them.
+            that starts trainings), except for the one shown.
+        collectives: Calls of torch.distributed by line, means over ranks; part of `other` in the
+            ledger.
+        unshared: Training loaders whose data the ranks do not share.
     """
 
     ranks: list[dict[str, Any]]
@@ -212,11 +215,11 @@ class Diagnosed:
     """Verdict and findings.
 
     Attributes:
-        together: How many times faster training would be at most with all findings mended: gains
-            do not add up. None of fewer than two.
+        together: Upper bound of training's speedup with all changes: gains do not add up. None with
+            fewer than two findings.
         passed_over: Findings that are not reported, and why.
-        findings_from: The gain of steps from which findings are reported, by this run's noise.
-        rules: Those that were applied, by id.
+        findings_from: The gain of steps from which on findings are reported, by this run's noise.
+        rules: The ids of applied rules.
     """
 
     findings: list[Finding]
@@ -229,7 +232,7 @@ class Diagnosed:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """Of a `tune` run, whose other fields are those of its first baseline."""
+    """Of a `tune` run, whose other fields are its first baseline's."""
 
     trials: list[TrialSummary] = field(default_factory=list)
     recommended: Recommended | None = None
@@ -238,14 +241,14 @@ class Tuned:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary(Tuned, Diagnosed, Processes, CodeTimes, DataAndDevices, RunTimes):
-    """Everything a run showed: six groups, one object in the JSON."""
+    """The whole summary: six groups, one object in the JSON."""
 
     schema_version: int = SUMMARY_SCHEMA_VERSION
 
     @property
     def is_judged(self) -> bool:
-        """Whether rules were asked, and had data enough to find their causes."""
+        """Whether rules were applied, with enough steps."""
         if self.verdict.bottleneck != "unknown":
             return self.training.steady_steps >= MIN_STEADY_STEPS
-        # Of a device it may be unknown what it was idle for.
+        # Why a device was idle may be unknown.
         return self.findings_from is not None and self.training.steady_steps >= MANY_STEPS

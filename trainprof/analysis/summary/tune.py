@@ -1,11 +1,11 @@
-"""What `tune` measured, as the summary has it."""
+"""The summary's part of `tune`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-# What a comparison of paces says.
+# Verdicts of a comparison of paces.
 FASTER: Final = "faster"
 SLOWER: Final = "slower"
 NO_VISIBLE_DIFFERENCE: Final = "no_visible_difference"
@@ -15,7 +15,7 @@ BASELINE: Final = "baseline"
 CEILING: Final = "ceiling"
 LOADER_ALONE: Final = "loader_alone"
 
-# How a trial came out. Any but OK is a result too, without a pace.
+# Outcomes of a trial. Any but OK has no pace.
 OK: Final = "ok"
 FAILED: Final = "failed"
 TIMED_OUT: Final = "timed out"
@@ -25,9 +25,9 @@ OUT_OF_MEMORY: Final = "out of memory"
 INTERRUPTED: Final = "interrupted"
 TOO_FEW_STEPS: Final = "too few steps"
 NOT_APPLIED: Final = "not applied"
-# The budget was over before it had told anything.
+# The budget ended before it measured anything.
 CUT_SHORT: Final = "cut short"
-# Those of a trial that did not come through.
+# Outcomes of failed trials.
 BROKEN: Final = frozenset({FAILED, TIMED_OUT, HUNG, OUT_OF_MEMORY})
 
 # Why there are no more trials.
@@ -35,13 +35,13 @@ FINISHED: Final = "finished"
 BUDGET: Final = "budget"
 RUNNING: Final = "running"
 
-# An interval whose ends are that many times apart says nothing.
+# The ratio of an interval's ends from which on it is too wide to use.
 TOO_NOISY: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How many times as fast as the baseline, with its 95 % interval."""
+    """The speedup over the baseline, with its 95 % interval."""
 
     low: float | None
     mid: float
@@ -54,27 +54,27 @@ class TrialSummary:
 
     Attributes:
         name: baseline, ceiling, loader_alone, or the overrides: "num_workers=4,pin_memory=True".
-        overrides: What was changed; {} for the first three. An argument that several loaders got
-            each in its own way has its values by line.
-        steps_per_s: Mean of its runs; of loader_alone the steps that its batches would do for.
-        speedup: Over the baseline, None where there is none to tell.
+        overrides: The changes; {} for the first three. An argument that differs between loaders has
+            its values by line.
+        steps_per_s: Mean of its runs; of loader_alone the steps that its batches suffice for.
+        speedup: Over the baseline, or None.
         verdict: faster|slower|no_visible_difference|unknown, of `speedup`.
-        predicted: Its interval as the model gave it before the trial, None where none applies.
-        held: Whether the interval of `speedup` came out inside of it: True all of it, False nothing
-            of it; None: neither, so that it tells nothing, or there is no forecast.
-        runs: How many there were; `directories` of each, inside the run directory.
-        outcome: One of those above; of several runs the worst.
-        detail: What is known of it, such as the exception.
-        losses: same|other|None: against the baseline's, None: not known, or not the same twice.
-        losses_apart: Of other ones, the largest difference as a share of the baseline's; None: of
-            losses that are not finite, too.
+        predicted: The model's interval from before the trial, or None.
+        held: Whether the interval of `speedup` lies inside `predicted` (True), outside (False), or
+            partly (None, as without a prediction).
+        runs: Their number.
+        directories: Of the runs, inside the run directory.
+        outcome: As above; of several runs the worst.
+        detail: Of the outcome, such as the exception.
+        losses: same|other|None: compared with the baseline's; None: unknown, or not reproducible.
+        losses_apart: If other, the largest difference as a share of the baseline's; None if losses
+            are not finite.
         refused: What could not be changed, and why.
-        against: Why it is not to be taken, however fast its steps were.
+        against: Why not to take it, however fast.
         peak_memory_bytes: Of the process tree.
-        was_cut: The time of a run was over before its steps were made; those it made count.
-        is_least: Its speed-up is the least that free data gives: it is not known how much of what
-            copying batches took a device worked through.
-        disturbance: By what share other processes may have slowed it.
+        was_cut: A run's time ended before its steps did; the steps until then count.
+        is_least: Its speedup is a lower bound: a GPU may have overlapped some of copying batches.
+        disturbance: The share by which other processes may have slowed it.
     """
 
     name: str
@@ -102,11 +102,11 @@ class TrialSummary:
 
 @dataclass(frozen=True, slots=True)
 class Recommended:
-    """The setting to take.
+    """The recommended setting.
 
     Attributes:
-        sites: The lines that build the loaders that it is about.
-        change: In code, one thing per line.
+        sites: The lines that build its loaders.
+        change: In code, one change per line.
     """
 
     overrides: dict[str, Any]
@@ -123,14 +123,13 @@ class Tuning:
 
     Attributes:
         budget_s, spent_s: Of time.
-        trial_steps: After how many steps trials were stopped; None: they went to the end.
+        trial_steps: Steps after which trials were stopped; None: they ran to the end.
         ended_by: finished|budget|interrupted|running: why there are no more trials.
-        unfinished: What would have been tried next.
-        uncontained: What trials were seen to do outside: "wrote PATH".
-        is_sandboxed: Whether trials were kept from the user's files.
-        notes: What else is to be known, as sentences.
-        needed_budget_s: The budget that lets one change be tried, where this one had no time for
-            any; else None.
+        unfinished: The next trials.
+        uncontained: What trials did outside the sandbox: "wrote PATH".
+        is_sandboxed: Whether trials left your files unchanged.
+        notes: Further facts, as sentences.
+        needed_budget_s: The budget for one change, where this one was too small; else None.
     """
 
     budget_s: float

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
 
 _NEVER: Final = np.iinfo(np.int64).max
-# Of stretches of forwards that may be rollouts, between the forwards: an environment is at work
-# there. Counting right answers slice by slice was seen to take a fifth, diffusion samples 6 %.
+# The share of rollouts spent between forwards, in an environment. Counting right answers slice by
+# slice was measured to take a fifth, diffusion samples 6 %.
 _PLAYED_FROM_SHARE: Final = 0.25
+# Fewer forwards without any backward or update are a script that ended before it trained.
+_LEAST_FORWARDS: Final = 3
 
 
 def evaluated(
@@ -37,9 +39,9 @@ def evaluated(
     """Returns the stretches that are evaluation, shape (n, 2), ns, disjoint and ascending.
 
     An iteration reaches to the last forward without gradients before training goes on. Forwards
-    that no loader feeds (`estimate_loss`) are evaluation as `_without_loader` says, unless they are
-    rollouts: ahead of all updates, without a loss, of what older data trains with nothing, and with
-    an environment that takes its time between the forwards.
+    without a loader (`estimate_loss`) are evaluation as in `_without_loader`, unless they are
+    rollouts: before all updates, without a loss, not from older data, and with an environment that
+    takes time between the forwards. In a script that never trains, all its forwards are.
     """
     marks = _Marks.of(events, nesting)
     segments = [
@@ -56,7 +58,14 @@ def evaluated(
         took_ns = int((by_hand[:, 1] - by_hand[:, 0]).sum())
         if _between_forwards_ns(by_hand, events, marks) >= _PLAYED_FROM_SHARE * took_ns:
             by_hand = by_hand[:0]
-    return _merged(np.concatenate([*segments, by_hand]), events, nesting)
+    stretches = _merged(np.concatenate([*segments, by_hand]), events, nesting)
+    if len(stretches) or len(update_ends) or training:
+        return stretches
+    # Inference alone, whatever the model's mode and with or without gradients.
+    forwards = np.flatnonzero(marks.top & events.is_kind(Kind.FORWARD))
+    if len(forwards) < _LEAST_FORWARDS:
+        return stretches
+    return np.array([[events.start[forwards[0]], events.end[forwards[-1]]]], dtype=np.int64)
 
 
 def evaluated_stretches(p: LoaderIterations, calls: Events, segments: Int64) -> tuple[Int64, Int64]:

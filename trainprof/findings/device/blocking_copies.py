@@ -1,36 +1,31 @@
-"""The device waits for copies between it and the host.
+"""The GPU waits for copies between CPU and GPU memory.
 
-What it means: a batch is copied to the device while the device has nothing else to do. From memory
-that is not pinned (pageable) each copy goes through a buffer and blocks the host: a pinned one is
-faster, and non_blocking=True lets the host go on meanwhile. It still comes between the kernels of
-two steps, for it waits in the same stream: only on a stream of its own it overlaps with them.
+What it means: batches are copied from pageable memory. Each copy goes through a staging buffer and
+blocks the host. A pinned source is faster, and with non_blocking=True the host goes on. The copy
+still runs between the kernels of two steps: only a stream of its own overlaps it with them.
 
-How it is measured: marks in the device's stream around each copy: time in which it did nothing but
-copy, or had run dry while the host was in a copy. The line named is the one that cost most of that
-in the training phase.
+How it is measured: CUDA events around each copy show when the GPU did nothing but copy, or was idle
+while the host was in a copy. The finding names the line that cost most of that in training.
 
-When it is wrong: where the bytes themselves are too many for the link. How much faster pinned
-copies are is unknown before they are made: the gain is what cannot be exceeded. Copies of less than
-64 KiB take their time for the way alone: the gain is what two in one would save.
+When it is wrong: where the link is saturated, pinning saves little. How much faster pinned copies
+are is unknown until you try: the gain is an upper bound. Copies under 64 KiB cost mostly latency:
+their gain is that of merging two into one.
 
-What to do: what comes back to the host: bring less of it, and more rarely; several values at once
-where each decides what comes next. Hugging Face's Trainer brings all logits of an evaluation,
-unless preprocess_logits_for_metrics= makes less of them. What goes there: DataLoader(...,
-pin_memory=True) and .to(device, non_blocking=True); copy a batch once, as one tensor; send bytes
-(uint8) and convert them on the device; copy the next batch on another torch.cuda.Stream (with
-wait_stream and record_stream). With non_blocking=True what is copied must stay as it is until the
-device has it, and a copy back to the host must be waited for before it is read: a line that copies
-both ways is not patched. Pinned batches take memory that cannot be swapped out, and a thread's time
-for one more copy of each. Where the dataset or the collate function makes the copies, the loop is
-to make them. Of a batch of a class of the script's own the loader pins what its pin_memory() method
-returns.
+What to do: pass DataLoader(..., pin_memory=True) and .to(device, non_blocking=True). Copy a batch
+once, as one tensor. Send uint8 and convert on the GPU. Prefetch the next batch on another
+torch.cuda.Stream, with wait_stream and record_stream. To the host, copy fewer values and less
+often: Hugging Face's Trainer copies all logits of an evaluation unless
+preprocess_logits_for_metrics= reduces them. With non_blocking=True, do not refill a pinned buffer
+before its copy has finished, and synchronize before you read a copy on the host. If the dataset or
+collate_fn copies to the GPU, move the copy into the training loop. For a batch of your own class,
+the loader calls its pin_memory() method. Pinned memory cannot be swapped out.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from trainprof.analysis.device.host_waits import dearest_in_training, idle_during_s
+from trainprof.analysis.device.host_waits import costliest_in_training, idle_during_s
 from trainprof.analysis.summary.device import Transfer
 from trainprof.analysis.summary.finding import LOADER_ID, Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import size
@@ -44,22 +39,29 @@ from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 
 _MOSTLY: Final = 0.5
-_BY_ITSELF: Final = ".pin_memory() on the tensor"
-# CUDA's runtime (API synchronization behavior) takes up so much at once, pinned or not, and does
-# not block for it: what such a copy takes is none of its bytes.
+_BY_ITSELF: Final = "tensor.pin_memory()"
+# CUDA's runtime (API synchronization behavior) stages copies up to this size, pinned or not, and
+# does not block for them: such a copy costs latency, not bandwidth.
 _SMALL_BYTES: Final = 64 << 10
-# Of what small copies take: two in one.
+# Of the time of small copies: merging two into one.
 _JOINED_SAVES: Final = 0.5
-# A batch, or what has been made of one without growing: means may differ by the last of a pass.
+# A batch, or what was computed from it at the same size: the last batch of an epoch may be smaller.
 _AS_LARGE_TIMES: Final = 1.05
-_WRITTEN_AGAIN: Final = (
-    "with non_blocking=True what is copied must not be written to before the device has it, as a "
-    "buffer is that each step fills again"
-)
-_OWN_STREAM: Final = (
-    "copy the next batch on a stream of its own (torch.cuda.Stream) while the device works on this "
-    "one; or send fewer bytes: uint8 instead of float32, converted on the device"
-)
+_REFILLED: Final = "do not refill a buffer before its copy has finished"
+
+
+class _Change(NamedTuple):
+    """What to do about copies.
+
+    Attributes:
+        gain_s: What it saves at most, s.
+        arguments: What `tune` patches.
+    """
+
+    action: str
+    advice: str
+    gain_s: float
+    arguments: dict[str, Any] | None = None
 
 
 def find(context: RunContext) -> Finding | None:
@@ -67,24 +69,29 @@ def find(context: RunContext) -> Finding | None:
     spent_s = context.idle_s("copy_s") or 0.0
     if context.settled_s <= 0 or spent_s < least * context.settled_s:
         return None
-    worst, are_several = dearest_in_training(context.summary.transfers)
+    worst, are_several = costliest_in_training(context.summary.transfers)
     if worst is None:
         return None
-    advice, gain_s, change = _advice(context, worst, spent_s)
-    pageable, blocking = _is_pageable(worst), _is_blocking(worst)
-    how = [word for word, holds in (("pageable", pageable), ("blocking", blocking)) if holds]
+    change = _change(context, worst, spent_s)
+    how = [
+        word
+        for word, holds in (("pageable", _is_pageable(worst)), ("blocking", _is_blocking(worst)))
+        if holds
+    ]
     count = worst.count if worst.in_training is None else worst.in_training
     copies = f"{count} {' '.join([*how, 'copies'])}"
     if are_several:
-        copies = f"copies, most of it for the {copies} at {worst.site}"
+        copies = f"copies, mostly {copies}"
+    refills = "non_blocking" in change.advice and not context.feeding
     return plain_finding(
         RULE.id,
-        f"the device waits {span(spent_s)}, {context.as_share(spent_s)}, for {copies}",
-        outside_steps(context, gain_s),
+        f"the GPU idles {span(spent_s)}, {context.as_share(spent_s)}, in {copies}",
+        outside_steps(context, change.gain_s),
         site=worst.site,
-        advice=advice,
-        change=change,
-        cautions=[_WRITTEN_AGAIN] if "non_blocking" in advice else [],
+        action=change.action,
+        advice=change.advice,
+        change=change.arguments or {},
+        cautions=[_REFILLED] if refills else [],
         evidence={
             "copy_idle_s": spent_s,
             "copy_idle_share": spent_s / context.settled_s,
@@ -97,65 +104,58 @@ def find(context: RunContext) -> Finding | None:
     )
 
 
-def _advice(
-    context: RunContext, worst: Transfer, spent_s: float
-) -> tuple[str, float, dict[str, Any]]:
-    """Returns what to do about copies, what that saves at most, s, and what to patch."""
+def _change(context: RunContext, worst: Transfer, spent_s: float) -> _Change:
     in_loader = any(feeder.loader.touches_device for feeder in context.feeding)
     if worst.direction == "d2h":
-        advice = "bring fewer values back, and more rarely: add them up on the device meanwhile"
-        return advice, spent_s, {}
+        advice = "sum values on the GPU and copy the sum every 100th step"
+        return _Change("Copy fewer values back to the CPU", advice, spent_s)
     if worst.direction == "h2d" and in_loader and _is_pageable(worst):
-        advice = f"{OFF_DEVICE}: what comes out of a loader on the CPU can be pinned"
-        return advice, spent_s, {}
-    if worst.direction == "h2d" and not in_loader and worst.is_made_there:
-        advice = "make it on the device, by device= in the call of torch's that makes it"
-        return advice, min(idle_during_s(worst), spent_s), {}
-    if worst.direction == "h2d" and not in_loader and _each_bytes(worst) < _SMALL_BYTES:
-        rows = [
-            transfer
-            for transfer in context.summary.transfers
-            if transfer.direction == worst.direction
-        ]
-        small_s = sum(idle_during_s(row) for row in rows if _each_bytes(row) < _SMALL_BYTES)
-        return (
-            f"fewer and larger copies: with {size(_each_bytes(worst))} each it is not their bytes "
-            "that take time. Several tensors, or those of several samples, in one",
-            _JOINED_SAVES * min(small_s, spent_s),
-            {},
-        )
+        return _Change("Return CPU tensors from the loader", OFF_DEVICE, spent_s)
+    if worst.direction == "h2d" and not in_loader:
+        if worst.is_made_there:
+            advice = "pass device= to the torch call that creates the tensor"
+            gain_s = min(idle_during_s(worst), spent_s)
+            return _Change("Create tensors on the GPU", advice, gain_s)
+        if _each_bytes(worst) < _SMALL_BYTES:
+            rows = [x for x in context.summary.transfers if x.direction == worst.direction]
+            small_s = sum(idle_during_s(row) for row in rows if _each_bytes(row) < _SMALL_BYTES)
+            advice = f"copy several as one: a copy of {size(_each_bytes(worst))} is mostly latency"
+            return _Change("Merge small copies", advice, _JOINED_SAVES * min(small_s, spent_s))
     return _of_batches(context, worst, spent_s, in_loader=in_loader)
 
 
 def _of_batches(
     context: RunContext, worst: Transfer, spent_s: float, *, in_loader: bool
-) -> tuple[str, float, dict[str, Any]]:
-    """Returns what makes copies of batches, or of as large tensors, faster."""
+) -> _Change:
+    """Returns what makes copies of batches, or of tensors as large, faster."""
     least = RULE.threshold(context.settings, "share")
     pageable, blocking, wait_s = _is_pageable(worst), _is_blocking(worst), _waited_s(context)
     is_waited_for = blocking and wait_s >= least * context.settled_s
     if not pageable and not is_waited_for:
-        return _OWN_STREAM, spent_s, {}
+        advice = "copy the next batch in torch.cuda.stream(copy_stream), or send it as uint8"
+        return _Change("Overlap copies with computing", advice, spent_s)
     settings = context.builder()
     settings = settings if settings is not None and settings.copies else None
     to = ".to(device, non_blocking=True)"
     if settings is not None:
         to = settings.copies or ""
     elif worst.by_library_share > 0:
-        to = "non_blocking=True for each tensor (a library makes the copies of this line)"
+        to = "non_blocking=True in the library's settings"
     elif _copies_back(context, worst):
-        to = f"{to} for copies to the device alone"
+        to = f"{to} only for copies to the GPU"
     loaders = [loader for loader in context.summary.loaders if loader.role == TRAINING]
     may_be_batches = _may_be_batches(worst, loaders)
-    change: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if pageable and may_be_batches and not all(loader.pin_memory for loader in loaders):
-        change["pin_memory"] = True
+        arguments["pin_memory"] = True
     if blocking and not in_loader and to == ".to(device, non_blocking=True)":
-        change["non_blocking"] = True
+        arguments["non_blocking"] = True
     if pageable:
         pinned = _pinned(context, loaders) if may_be_batches else _BY_ITSELF
-        return f"{pinned} with {to}", spent_s, change
-    return to if settings is None else f"{settings.call}(..., {to})", wait_s, change
+        joined = f"{pinned}{'' if pinned == _BY_ITSELF and to[0] == '.' else ' and '}{to}"
+        return _Change("Copy from pinned memory", joined, spent_s, arguments)
+    advice = to if settings is None else f"{settings.call}(..., {to})"
+    return _Change("Copy batches asynchronously", advice, wait_s, arguments)
 
 
 def _is_pageable(copy: Transfer) -> bool:
@@ -163,12 +163,12 @@ def _is_pageable(copy: Transfer) -> bool:
 
 
 def _is_blocking(copy: Transfer) -> bool:
-    # What comes back to the host is read there: it would be read too early.
+    # The host reads a copy that comes back to it: asynchronously it would read too early.
     return copy.direction != "d2h" and copy.non_blocking_share < _MOSTLY
 
 
 def _copies_back(context: RunContext, worst: Transfer) -> bool:
-    """Whether a line copies the other way, too, or may in another part of the run."""
+    """Whether a line also copies to the host, or may in another part of the run."""
     rows = context.summary.transfers
     is_here = any(row.site == worst.site and row.direction == "d2h" for row in rows)
     return is_here or context.summary.run.part is not None
@@ -183,7 +183,7 @@ def _each_bytes(copy: Transfer) -> float:
 
 
 def _may_be_batches(worst: Transfer, loaders: list[Loader]) -> bool:
-    """Whether what is copied is no larger than batches are, as far as that is known."""
+    """Whether a copy is at most as large as a batch, as far as that is known."""
     fetches = [loader.fetch for loader in loaders]
     known = [fetch.batch_bytes for fetch in fetches if fetch is not None and fetch.batch_bytes]
     if not known or len(known) < len(fetches):
@@ -192,11 +192,11 @@ def _may_be_batches(worst: Transfer, loaders: list[Loader]) -> bool:
 
 
 def _pinned(context: RunContext, loaders: list[Loader]) -> str:
-    """Returns how batches come to be pinned, as far as it is known whose they are."""
+    """Returns how to pin batches, by what is known of their loaders."""
     if not loaders:
         return _BY_ITSELF
     if all(loader.pin_memory for loader in loaders):
-        return f"a pin_memory() method for the batch's own class, or {_BY_ITSELF},"
+        return "add a pin_memory() method to the batch's class"
     builders = {feeder.loader.built_by for feeder in context.feeding}
     if len(builders) != 1 or None in builders:
         return "DataLoader(..., pin_memory=True)"
@@ -205,7 +205,7 @@ def _pinned(context: RunContext, loaders: list[Loader]) -> str:
 
 RULE: Final = Rule(
     id="blocking_copies",
-    thresholds={"share": Threshold(0.1, "of training, the device idle for it (TraceML)")},
+    thresholds={"share": Threshold(0.1, "of training, the GPU idle during copies (TraceML)")},
     find=find,
     explanation=__doc__,
     order=90,

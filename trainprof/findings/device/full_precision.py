@@ -1,27 +1,26 @@
-"""The device computes in full float32 precision, without its tensor cores.
+"""The GPU computes in full float32 precision, without its tensor cores.
 
 What it means: NVIDIA GPUs since Volta have tensor cores, which multiply matrices several times
-faster than the units for float32. torch uses them for float32 only where TF32 is allowed (since
-Ampere), and for float16 and bfloat16. By default matmuls stay in full float32; convolutions may
-use TF32.
+faster than float32 units. torch uses them for float16 and bfloat16, and for float32 where TF32 is
+allowed (since Ampere). By default matmuls stay in full float32, while convolutions may use TF32.
 
-How it is measured: by settings, not by a rerun. The parameters are float32, the precision of
-matmuls is "highest" at the first update, the compute capability is 7.0 or higher. In the graph of
-one backward pass no matmul or convolution is in float16 or bfloat16, as autocast would make them.
-The device is busy most of the time, most of it in forward and backward. What the change saves is
-not measured. PyTorch's notes on CUDA show one large matmul 7x faster in TF32 (A100). PyTorch's
-blog on automatic mixed precision has whole trainings 1.5x to 5.5x faster in float16 (V100). Layers
-of 4096 numbers trained 5.3x faster with TF32 on an H200.
+How it is measured: from settings, without a rerun. Parameters are float32, matmul precision is
+"highest" at the first update, and compute capability is 7.0 or higher. One graph of backward has no
+matmul or convolution in float16 or bfloat16, as autocast would produce them. The GPU is busy most
+of the time, mostly in forward and backward. The gain is not measured. PyTorch documents one large
+matmul 7x faster in TF32 (A100), and whole trainings 1.5x to 5.5x faster in float16 (V100). Layers
+of width 4096 trained 5.3x faster with TF32 on an H200.
 
 When it is wrong: where small or memory-bound operators take most of the time, tensor cores save
-little. Where your method needs 24 bits of precision (physics, ill-conditioned matrices), keep
-float32. Nothing is reported where parts are compiled or recomputed, as their operators are hidden,
-or where most products are convolutions and may use TF32.
+little. Keep float32 if your method needs 24 bits of precision (physics, ill-conditioned matrices).
+Nothing is reported where parts are compiled or recomputed, as their operators are hidden, or where
+most products are convolutions that may use TF32.
 
-What to do: torch.set_float32_matmul_precision("high") before training, or torch.autocast around
-forward and loss, which also halves the memory of activations. TF32 keeps float32's range and 10 of
-its 23 mantissa bits. bfloat16 keeps 7, float16 needs torch.amp.GradScaler. Compare where a whole
-training ends. `trainprof tune --allow-numerics` measures TF32, and autocast where your code has it.
+What to do: call torch.set_float32_matmul_precision("high") before training. Or put torch.autocast
+around forward and loss, which also halves the memory of activations. TF32 keeps float32's range and
+10 of its 23 mantissa bits. bfloat16 keeps 7, and float16 needs torch.amp.GradScaler. Compare the
+final loss of a whole training. `trainprof tune --allow-numerics` measures TF32, and autocast if
+your code uses it.
 """
 
 from __future__ import annotations
@@ -38,16 +37,13 @@ from trainprof.findings.run_context import RunContext
 
 _PASSES: Final = ("forward", "loss", "backward", "recompute")
 _TF32: Final = 'torch.set_float32_matmul_precision("high")'
-_BFLOAT16: Final = "torch.autocast(device_type, dtype=torch.bfloat16) around forward and loss"
-_FLOAT16: Final = (
-    "torch.autocast(device_type, dtype=torch.float16) around forward and loss, with "
-    "torch.amp.GradScaler for backward"
-)
+_BFLOAT16: Final = 'torch.autocast("cuda", dtype=torch.bfloat16) around forward and loss'
+_FLOAT16: Final = 'torch.autocast("cuda", dtype=torch.float16), with torch.amp.GradScaler'
 # PyTorch: "CUDA semantics" (one 10240 x 10240 matmul on an A100, 0.016 s of 0.11 s), and the blog
 # "Accelerating Training on NVIDIA GPUs with PyTorch Automatic Mixed Precision" (V100, whole runs).
-_TF32_GAINS: Final = "TF32 makes a large matmul up to 7x faster (PyTorch notes on CUDA, A100)"
-_AMP_GAINS: Final = "autocast made whole trainings 1.5x to 5.5x faster (PyTorch blog on AMP, V100)"
-_CAUTION: Final = "the numbers change: compare the final loss of a whole training"
+_TF32_GAINS: Final = "PyTorch measured a large matmul 7x faster in TF32 (A100)"
+_AMP_GAINS: Final = "PyTorch measured whole trainings 1.5x to 5.5x faster with autocast (V100)"
+_CAUTION: Final = "results change slightly: compare the final loss of a whole training"
 
 
 def find(context: RunContext) -> Finding | None:
@@ -65,9 +61,8 @@ def find(context: RunContext) -> Finding | None:
     what = "matmuls in" if has_tf32 else "in"
     return unmeasured_finding(
         RULE.id,
-        f"the device is busy for at least {percent(busy)} of {context.summary.time_of_devices} and "
+        f"the GPU is busy at least {percent(busy)} of {context.summary.time_of_devices} and "
         f"computes {what} full float32 precision ({settings}), without tensor cores",
-        unknown="what it saves here",
         advice=f"{_TF32}, or {_BFLOAT16}" if has_tf32 else _FLOAT16,
         cautions=[_CAUTION],
         also=[_TF32_GAINS, _AMP_GAINS] if has_tf32 else [_AMP_GAINS],
@@ -82,7 +77,7 @@ def _is_full(numerics: Numerics) -> bool:
         return False
     if numerics.major < TF32_FROM:
         return numerics.major >= TENSOR_CORES_FROM and seen.matmuls + seen.convolutions > 0
-    # Of a network of convolutions its few matmuls are no matter.
+    # In a network of convolutions its few matmuls hardly matter.
     is_matmuls = seen.matmuls > seen.convolutions or numerics.convolutions_tf32 is False
     return numerics.may_use_tf32 and is_matmuls
 
@@ -90,11 +85,16 @@ def _is_full(numerics: Numerics) -> bool:
 RULE: Final = Rule(
     id="full_precision",
     thresholds={
-        "busy_share": Threshold(0.5, "of training: then computing decides the pace"),
-        "passes_share": Threshold(0.5, "of the device's time, in forward and backward"),
+        "busy_share": Threshold(0.5, "of training: the GPU is busy"),
+        "passes_share": Threshold(0.5, "of the GPU's time, in forward and backward"),
     },
     find=find,
     explanation=__doc__,
     order=235,
-    traits=RuleTraits(keys=[*COMPUTE_KEYS], gain="estimate", changes_numbers=True),
+    traits=RuleTraits(
+        keys=[*COMPUTE_KEYS],
+        gain="estimate",
+        changes_numbers=True,
+        action="Allow TF32 or bfloat16 matmuls",
+    ),
 )

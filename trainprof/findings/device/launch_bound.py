@@ -1,25 +1,24 @@
-"""The device waits for the host, which gives out work in pieces that are too small.
+"""The GPU idles between small kernels: the host launches them more slowly than it runs them.
 
-What it means: the host calls each operator of forward, backward and update by itself, which takes
-it some 5 to 50 us, whatever the operator has to do. A device that is done with each sooner than the
-next one comes goes at the host's pace: a faster device gains nothing then.
+What it means: the host launches each operator of forward, backward and update separately. A launch
+costs 5 to 50 us whatever the size of the operator. A GPU that finishes each kernel sooner runs at
+the host's pace: a faster GPU gains nothing.
 
-How it is measured: marks in the device's stream tell when it had done all it was given; where it
-had at the end of nearly every forward, backward and update, the host's pace is its pace. For how
-long a kernel ran in all, NVIDIA's driver tells. What torch compiles meanwhile, and what warm-up
-takes beyond as many usual steps, is not counted.
+How it is measured: CUDA events show when the GPU had finished all launched kernels. If it had at
+the end of nearly every forward, backward and update, it is launch-bound. NVIDIA's driver reports
+the total kernel time. Compilation is not counted, nor is warm-up beyond the usual time of a step.
 
-When it is wrong: where the time in which the host gives out work is Python of the script's own,
-rather than operators: what looks at the host tell of that is python_in_model's, and not counted
-here; nor are updates parameter by parameter, which are slow_optimizer's. How much of the rest the
-device works is not known where no driver tells: the gain is what cannot be exceeded.
+When it is wrong: where the host runs Python of your code between launches instead of operators.
+Stack samples show that time: python_in_model has it, and it is not counted here. Nor are updates
+parameter by parameter, which slow_optimizer has. Without a driver's report, how long the GPU worked
+is unknown, and the gain is an upper bound.
 
-What to do: torch.compile(model), which joins small operators into few; with mode="reduce-overhead"
-a step is given out as one (CUDA graphs), where shapes stay the same. Gradients of gradients
-(create_graph=True) cannot go through what is compiled: then CUDA graphs by hand. Where forward
-mostly stands at one line in a loop, one call for all gains more than compiling. fused=True for the
-optimizer, where updates take a fifth of the host's time. More samples in a batch take the same
-number of operators, but change what is learned: small_batch says where memory allows them.
+What to do: torch.compile(model) fuses small operators. mode="reduce-overhead" launches a step as
+one CUDA graph, if shapes stay the same. Compiled operators differ in the last digits and don't
+support create_graph=True: record CUDA graphs by hand there. With mode="reduce-overhead", clone()
+what you keep beyond the step. If forward spends its time at one line in a loop, one batched call
+gains more. Pass fused=True to the optimizer where updates take a fifth of the host's time. A larger
+batch has the same number of launches but changes learning: see small_batch.
 """
 
 from __future__ import annotations
@@ -40,30 +39,14 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span
 
-# Of the time in which the host computes: from here on its optimizer is worth a word.
+# Of the time in which the host computes: from here on the advice includes the optimizer.
 _MUCH_UPDATE: Final = 0.2
-_JOINED_BY: Final = (
-    "{call}(..., {argument}=True), and if that is not enough {argument}_mode="
-    '"reduce-overhead", where shapes stay the same'
-)
-_JOINED_FURTHER: Final = (
-    'compile what lies around it too (the loss, the optimizer\'s step), or mode="reduce-overhead" '
-    "where shapes stay the same"
-)
-_JOINED: Final = (
-    'torch.compile(model), and if that is not enough mode="reduce-overhead", where shapes stay the '
-    "same"
-)
-_CAUTION: Final = (
-    "compiled operators differ in the last digits, and create_graph=True ends with an error in "
-    'them; with mode="reduce-overhead" clone() what is kept beyond the step'
-)
 
 
 def waiting_for_launches_s(context: RunContext) -> float | None:
-    """Returns for how long a device waits for launches at most, by no cause that has its own rule.
+    """Returns for how long a GPU waits for launches at most, without causes of other rules.
 
-    None without a device, and where it is not known.
+    None without a GPU, and where it is unknown.
     """
     waited_s, known = context.launching_s(), context.summary.python_in_model
     if waited_s is None:
@@ -85,15 +68,13 @@ def find(context: RunContext) -> Finding | None:
     line = context.hot_line("forward")
     unfused = [x for x in context.torch.unfused if x.name in FUSED_ON_DEVICES]
     to_fuse = unfused if is_updating else []
-    joined = ", ".join([_joined(context), *_fused(to_fuse)])
     return plain_finding(
         RULE.id,
-        f"the device is given small pieces of work, and waits for the next one for up to "
-        f"{span(spent_s)}, {context.as_share(spent_s)}, while the host calls operator after "
-        "operator",
+        f"launch-bound: the GPU idles up to {span(spent_s)}, {context.as_share(spent_s)}, between "
+        "small kernels",
         outside_steps(context, spent_s),
         site=line.site if line is not None else None,
-        advice=joined,
+        advice=", and ".join([_compiled(context), *_fused(to_fuse)]),
         evidence={
             "launching_s": spent_s,
             "launching_share": share,
@@ -102,7 +83,6 @@ def find(context: RunContext) -> Finding | None:
             "optimizer_s": parts_s.get("optimizer"),
         },
         cautions=[
-            _CAUTION,
             *(refusals_of_fused(context) if to_fuse else []),
             *policy_cautions(to_fuse),
         ],
@@ -110,21 +90,22 @@ def find(context: RunContext) -> Finding | None:
 
 
 def _fused(calls: Sequence[OptimizerCall]) -> list[str]:
-    """Returns how optimizers are fused: those that the user builds by their classes alone."""
+    """Returns how to fuse optimizers, in your code or a package's arguments."""
     own = {call.name for call in calls if call.built_by is None}
     names = [name for name in FUSED_ON_DEVICES if name in own]
     by_packages = with_argument([call for call in calls if call.built_by is not None], "fused")
     return [*([f"fused=True for {' and '.join(names)}"] if names else []), *by_packages]
 
 
-def _joined(context: RunContext) -> str:
-    """Returns how operators are joined: by who trains the model for the script, if it is set so."""
+def _compiled(context: RunContext) -> str:
+    """Returns how to compile the model, by the argument of its trainer if that has one."""
     if context.summary.compilations:
-        return _JOINED_FURTHER
+        return 'compile the loss and the update as well, or use mode="reduce-overhead"'
     builder = context.builder()
     if builder is None or builder.compiles is None:
-        return _JOINED
-    return _JOINED_BY.format(call=builder.call, argument=builder.compiles)
+        return 'torch.compile(model), or torch.compile(model, mode="reduce-overhead")'
+    argument = builder.compiles
+    return f'{builder.call}(..., {argument}=True), or {argument}_mode="reduce-overhead"'
 
 
 RULE: Final = Rule(
@@ -134,8 +115,10 @@ RULE: Final = Rule(
     explanation=__doc__,
     order=110,
     by_timing=True,
-    traits=RuleTraits(keys=[*COMPUTE_KEYS], gain="estimate"),
-    # Memory that was given back has to be asked for again, while kernels are launched.
+    traits=RuleTraits(
+        keys=[*COMPUTE_KEYS], gain="estimate", action="Launch fewer kernels: compile the model"
+    ),
+    # After empty_cache() memory has to be allocated again, while kernels are launched.
     explained_by=("exposed_syncs",),
     idles_device=True,
 )

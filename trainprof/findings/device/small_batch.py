@@ -1,21 +1,21 @@
-"""The batch is too small for the device: it waits for launches, and most of its memory is free.
+"""The batch is too small for the GPU: it waits for launches, and most of its memory is free.
 
-What it means: a step launches the same number of kernels however many samples are in its batch. On
-a GPU that finishes each before the host launches the next, a batch of twice as many samples takes
-about as long, and an epoch half the steps.
+What it means: a step launches the same number of kernels for any batch size. If the GPU finishes
+each kernel before the host launches the next, a batch twice as large takes about the same time. An
+epoch then has half the steps.
 
-How it is measured: the time in which the device waits for launches is that of launch_bound. torch's
-allocator says how much of the device's memory it has reserved at most. The batch grows as far as
-that allows: parameters and optimizer state don't grow with it, so more may fit than is named.
+How it is measured: the time in which the GPU waits for launches is that of launch_bound. torch's
+allocator reports the peak of reserved memory. Parameters and optimizer state don't grow with the
+batch, so more may fit than the advice says.
 
-When it is wrong: where the batch size is part of the method, or where sizes of samples vary, so
-that a later batch needs more memory. Other processes on the device need memory too. Nothing is
-reported where the device already waits for the DataLoader: larger batches need samples faster.
+When it is wrong: where the batch size is part of your method. Where sample sizes vary, a later
+batch may need more memory. Other processes on the GPU need memory too. Nothing is reported where
+the GPU already waits for the DataLoader: larger batches need samples faster.
 
-What to do: double batch_size, and again while the step time hardly grows. Scale the learning rate
-with it (linearly for SGD, by the square root for Adam) and warm it up: fewer and larger updates
-learn differently. Compare samples/s, not steps/s. torch.compile and CUDA graphs (launch_bound) save
-the same time, with the batch as it is.
+What to do: double batch_size while the step time hardly grows. Fewer and larger updates learn
+differently: scale the learning rate (linearly for SGD, by the square root for Adam) and warm it up.
+Compare samples/s, not steps/s. Check that the DataLoader keeps up. torch.compile and CUDA graphs
+(launch_bound) save the same time at the present batch size.
 """
 
 from __future__ import annotations
@@ -31,15 +31,11 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import factor, span
 
-# Of the device's memory that a larger batch may fill (loadtune: to 80 %).
+# Of the GPU's memory that a larger batch may fill (loadtune: to 80 %).
 _FILLED: Final = 0.8
-# Beyond it a device is full, whatever memory is left.
+# Beyond it a GPU is busy, however much memory is free.
 _MOST_TIMES: Final = 16.0
-_LEARNS: Final = (
-    "fewer and larger updates learn differently: scale the learning rate, and compare the final "
-    "metric"
-)
-_FASTER: Final = "the DataLoader has to deliver samples as much faster: check that it keeps up"
+_LEARNS: Final = "larger batches learn differently: scale the learning rate and compare the metric"
 
 
 def find(context: RunContext) -> Finding | None:
@@ -57,20 +53,19 @@ def find(context: RunContext) -> Finding | None:
         return None
     loader = context.feeding[0].loader if context.feeding else None
     times = _FILLED * limit / reserved
-    # Per sample, the host's time shrinks with the size of the batch: it may not all go.
+    # The host's time per sample shrinks with the batch size: some of it stays.
     saved_s = min(waited_s, (1 - 1 / times) * context.settled_s)
     size = loader.batch_size if loader is not None else None
     now = "" if size is None else f" (now {size})"
     room = f"at least {factor(times)}x" if times <= _MOST_TIMES else f"over {_MOST_TIMES:.0f}x"
     return plain_finding(
         RULE.id,
-        f"the device waits for kernel launches for up to {span(waited_s)}, "
-        f"{context.as_share(waited_s)}, with {percent(1 - reserved / limit)} of its memory free",
+        f"the GPU waits up to {span(waited_s)}, {context.as_share(waited_s)}, for kernel launches, "
+        f"with {percent(1 - reserved / limit)} of its memory free",
         outside_steps(context, saved_s),
         site=None if loader is None else loader.site,
-        advice=f"a larger batch{now}: double it while the step time hardly grows; memory allows "
-        f"{room}",
-        cautions=[_LEARNS, *([_FASTER] if loader is not None else [])],
+        advice=f"double batch_size{now} while the step time hardly grows: memory allows {room}",
+        cautions=[_LEARNS],
         evidence={
             "launching_s": waited_s,
             "launching_share": share,
@@ -82,7 +77,7 @@ def find(context: RunContext) -> Finding | None:
 
 
 def _memory(context: RunContext) -> tuple[int, int] | None:
-    """Returns what the allocator has reserved of the device at most, and the device's memory."""
+    """Returns the peak of the GPU's reserved memory, and its size."""
     devices = context.summary.devices or []
     memory = devices[0].memory if devices else None
     if memory is None or not memory.peak_reserved_bytes or not memory.limit_bytes:
@@ -94,13 +89,13 @@ RULE: Final = Rule(
     id="small_batch",
     thresholds={
         "share": Threshold(0.15, "of training, as launch_bound has it"),
-        "reserved_share": Threshold(0.5, "of the device's memory (loadtune: 60 %)", is_upper=True),
-        "loading_share": Threshold(0.1, "of training, the device waits for batches", is_upper=True),
+        "reserved_share": Threshold(0.5, "of the GPU's memory (loadtune: 60 %)", is_upper=True),
+        "loading_share": Threshold(0.1, "of training, the GPU waits for batches", is_upper=True),
     },
     find=find,
     explanation=__doc__,
     order=112,
-    traits=RuleTraits(keys=[*COMPUTE_KEYS], gain="estimate"),
+    traits=RuleTraits(keys=[*COMPUTE_KEYS], gain="estimate", action="Use a larger batch"),
     explained_by=("exposed_syncs",),
     idles_device=True,
     changes_steps=True,

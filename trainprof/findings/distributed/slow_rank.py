@@ -1,26 +1,24 @@
-"""Ranks wait for one of them, which does something longer, or alone.
+"""One rank is slower than the others, which wait for it.
 
-What it means: ranks that average their gradients take each step together, so that it lasts as long
-as that of the slowest. One that waits longer for its batches, computes longer (longer sequences
-than those of the others), or alone evaluates, saves or logs, holds all others up by that time.
+What it means: ranks that average gradients take each step together, at the pace of the slowest one.
+Such a straggler waits longer for data, computes longer (longer sequences), or evaluates, saves or
+logs alone.
 
-How it is measured: step by step, what a rank spends on loading, copies, checkpoints, evaluation and
-collected garbage beyond all others, from a tenth of a usual step on; and Python between the parts
-of a step, where the others' forward, backward and calls of torch.distributed, in which they wait,
-are longer by half of it. So is a forward that is longer, where that rank is as late by all that
-comes ahead of backward, and the others wait in backward: of it mostly one rank has to be the cause,
-and its backward counts in proportion, for whoever waits, waits in the midst of theirs.
+How it is measured: step by step, trainprof compares what ranks spend on loading, copies,
+checkpoints, evaluation and garbage collection. A difference counts from a tenth of a usual step on.
+Python between the parts of a step counts where the other ranks' forward, backward or collectives
+are longer by half of it. A longer forward counts where that rank also reaches backward later, and
+mostly the same rank does. Its backward then counts in proportion, as the others wait inside theirs.
 
-When it is wrong: where batches differ in what they take, each rank is last in turn; over many steps
-that may be nobody's fault. A rank may compute longer because its core is slower or shared. With
-more ranks than cores only what is mostly one rank's is reported. Where ranks send to one another,
-as stages of a model do, computing is not compared. On a GPU it is not looked for.
+When it is wrong: where batches differ in cost, each rank is last in turn. A rank may compute longer
+because its core is slower or shared. With more ranks than cores only what is mostly one rank's is
+reported. Computing is not compared where ranks use send and recv, as pipeline stages do. On a GPU
+stragglers are not looked for.
 
-What to do: give all ranks alike: shards of one size and samples of like lengths, the same workers,
-the same disk. What only one of them does: less often, or in a thread or process of its own.
-Evaluation: by all of them, each a part of its samples (DistributedSampler gives some twice where
-they cannot be shared out evenly). What one computes longer the others would have to compute: what
-is left of it when it is shared out is gained.
+What to do: give all ranks the same load: shards of one size, samples of similar length, equal
+workers and disks. Do what only one rank does less often, or in a thread or process. Evaluate on all
+ranks with DistributedSampler, which repeats some samples if they don't divide evenly. If one rank
+computes longer, sharing that work gains less than its whole excess.
 """
 
 from __future__ import annotations
@@ -38,25 +36,25 @@ from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import RunContext
 from trainprof.findings.wording import span, takes_of_it
 
-# Of what all ranks are waited for because of the same thing: who has so much of it is the one.
+# Of the waiting for one cause: from here on a single rank is the straggler.
 _MOSTLY: Final = 0.7
 _LOADING: Final = "loading"
 _COMPUTING: Final = "forward"
 _EVALUATING: Final = "evaluation"
 _FROM_ONE_TO_ONE: Final = ("send", "recv")
 _WORDS: Final = {
-    _LOADING: "loading its batches",
-    _COMPUTING: "computing, forward and backward",
-    "transfer": "copying",
-    "checkpoint": "saving and loading checkpoints",
-    _EVALUATING: "evaluating",
-    "gc": "collecting garbage",
-    "other": "Python code between the parts of a step",
+    _LOADING: "loading data",
+    _COMPUTING: "forward and backward",
+    "transfer": "copies",
+    "checkpoint": "checkpoints",
+    _EVALUATING: "evaluation",
+    "gc": "garbage collection",
+    "other": "Python in the loop",
 }
 
 
 def find(context: RunContext) -> Finding | None:
-    """Looks at the ranks' stragglers in the summary; the case is that of the worst of them."""
+    """Returns the worst cause of waiting between ranks, by the summary's stragglers."""
     least = RULE.threshold(context.settings, "share")
     by_cause: dict[str, list[dict[str, Any]]] = {}
     passes_on = any(
@@ -64,7 +62,7 @@ def find(context: RunContext) -> Finding | None:
     )
     for row in context.summary.stragglers:
         if passes_on and row["phase"] == _COMPUTING:
-            continue  # stages of one model compute what they are there for
+            continue  # stages of a pipeline compute different things
         by_cause.setdefault(_cause(row), []).append(row)
     if not by_cause or context.training_s <= 0:
         return None
@@ -79,18 +77,21 @@ def find(context: RunContext) -> Finding | None:
     is_one = _seconds(own) >= _MOSTLY * spent_s
     if not is_one and _are_cores_short(context):
         return None
-    words = f"{span(spent_s)}, {percent(part)} of training"
+    excess = f"{span(spent_s / max(context.summary.training.steps, 1))} more per step"
+    waiting = f"wait ({percent(part)} of training)"
+    title = f"in turn, a rank spends {excess} on {_WORDS[cause]}, and the others {waiting}"
     if is_one:
-        title = f"the other ranks wait for rank {rank}, which is longer at {_WORDS[cause]}: {words}"
-    else:
-        title = f"ranks wait in turn for one that is longer at {_WORDS[cause]}: {words}"
-    site, where = _place(context, cause)
+        title = f"straggler: rank {rank} spends {excess} on {_WORDS[cause]}; the others {waiting}"
+    action, advice = _advice(cause, is_one=is_one)
+    site, takes = _place(context, cause)
     return plain_finding(
         RULE.id,
         title,
-        outside_steps(context, spent_s * _given_up(context, cause)),
+        outside_steps(context, spent_s * _recoverable_share(context, cause)),
         site=site,
-        advice=_advice(cause, is_one=is_one) + where,
+        action=action,
+        advice=advice,
+        also=takes,
         evidence={
             "held_up_s": spent_s,
             "held_up_share": part,
@@ -102,14 +103,14 @@ def find(context: RunContext) -> Finding | None:
 
 
 def _are_cores_short(context: RunContext) -> bool:
-    """Whether more ranks share the cores than there are, as far as that is known."""
+    """Whether there are more ranks than cores, as far as that is known."""
     cpu, cores = context.summary.system.cpu if context.summary.system else {}, context.cores()
     ranks = number_at(cpu, "ranks")
     return ranks is not None and cores is not None and ranks > cores
 
 
-def _given_up(context: RunContext, cause: str) -> float:
-    """Returns the share that is gained: what one rank computes longer others take over."""
+def _recoverable_share(context: RunContext, cause: str) -> float:
+    """Returns the share that is gained: computing is only spread over all ranks."""
     ranks = _ranks(context)
     return (ranks - 1) / ranks if cause == _COMPUTING else 1.0
 
@@ -127,40 +128,39 @@ def _seconds(rows: list[dict[str, Any]]) -> float:
     return float(sum(row["seconds"] for row in rows))
 
 
-def _advice(cause: str, *, is_one: bool) -> str:
+def _advice(cause: str, *, is_one: bool) -> tuple[str, str]:
+    """Returns what to do, in short and in full."""
     if cause == _LOADING:
-        if is_one:
-            return "make loading the same on all ranks: shards of one size, workers, disk"
-        return "batches of the same cost on all ranks, or more of them ahead (prefetch_factor)"
+        equal = "shards of one size, and equal workers and disks on all ranks"
+        varying = "batches of similar cost on all ranks, or a larger prefetch_factor"
+        return "Balance data loading across ranks", equal if is_one else varying
     if cause == _COMPUTING:
-        return (
-            "batches of like cost on all ranks at a time: samples sorted by length dealt out in "
-            "turn (order[rank::world_size]), not in blocks, or batches of like lengths for all"
-        )
+        dealt = "sort samples by length and take order[rank::world_size]"
+        return "Balance batches across ranks", dealt
     if is_one and cause == _EVALUATING:
         return (
-            "let all ranks share it (sampler=DistributedSampler(dataset, shuffle=False)), and add "
-            "up what they find by all_reduce; or do it less often"
+            "Share evaluation among all ranks",
+            "DistributedSampler(dataset, shuffle=False), then all_reduce the results",
         )
-    return f"do it less often{', or in a thread or process of its own' if is_one else ''}"
+    return "", f"do this work less often{', or in a thread or process' if is_one else ''}"
 
 
-def _place(context: RunContext, cause: str) -> tuple[str | None, str]:
-    """Returns the line where that rank spends it, and words to put behind the advice."""
+def _place(context: RunContext, cause: str) -> tuple[str | None, list[str]]:
+    """Returns the line where that rank spends it, and what that line takes."""
     if cause == _LOADING and context.feeding:
-        return context.feeding[0].loader.site, ""
+        return context.feeding[0].loader.site, []
     if cause == _EVALUATING:
-        return _evaluated_at(context), ""
+        return _evaluated_at(context), []
     if cause == "checkpoint":
-        return context.checkpoints.site, ""
+        return context.checkpoints.site, []
     line = python_line(context.summary) if cause == "other" else None
     if line is None or line.is_end:
-        return None, ""
-    return line.site, f"; {takes_of_it(line)}"
+        return None, []
+    return line.site, [takes_of_it(line)]
 
 
 def _evaluated_at(context: RunContext) -> str | None:
-    """Returns the line that calls for evaluation; where nobody knows it, that of its loader."""
+    """Returns the line that calls evaluation; where that is unknown, that of its loader."""
     loaders = [
         feeder.loader
         for feeder in (*context.evaluating, *context.feeding)
@@ -179,5 +179,9 @@ RULE: Final = Rule(
     explanation=__doc__,
     order=240,
     by_timing=True,
-    traits=RuleTraits(gain_if="all ranks took as long", of_all_parts=True),
+    traits=RuleTraits(
+        gain_if="all ranks took the same time",
+        of_all_parts=True,
+        action="Balance the work of all ranks",
+    ),
 )

@@ -33,7 +33,7 @@ from trainprof.analysis.summary.finding import COMES_ONCE, Finding, RuleTraits, 
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.iterations import EVALUATION
-from trainprof.findings.gain import Gain, as_a_device_lets, outside_steps
+from trainprof.findings.gain import Gain, limited_by_device, outside_steps
 from trainprof.findings.loading.loader_cautions import RANDOM_AGAIN, needed_first, one_iterator
 from trainprof.findings.loading.loader_change import advised, loader_finding, waits_words
 from trainprof.findings.loading.model_inputs import like_the_usual
@@ -114,7 +114,7 @@ def _gain_without(context: RunContext, feeder: Feeder, prediction: Prediction) -
         run=(low.run[1], high.run[1]),
         is_at_most=False,
     )
-    return as_a_device_lets(context, feeder, gain)
+    return limited_by_device(context, feeder, gain)
 
 
 def _shortest_step_s(context: RunContext, feeder: Feeder, prediction: Prediction) -> float:
@@ -153,7 +153,7 @@ def _of_restarts(context: RunContext, feeder: Feeder) -> Finding | None:
         RULE.id,
         f"starting {workers} {often} takes {span(each_s)} each time: "
         f"{percent(spent_s / context.training_s)} of training",
-        as_a_device_lets(context, feeder, outside_steps(context, spent_s)),
+        limited_by_device(context, feeder, outside_steps(context, spent_s)),
         action=_ONE_ITERATOR if is_each else "",
         advice=advice,
         change=change,
@@ -226,7 +226,7 @@ def _of_starts(context: RunContext, feeder: Feeder) -> Finding | None:
         feeder,
         RULE.id,
         f"{title}: {percent(spent_s / context.training_s)} of training",
-        as_a_device_lets(context, feeder, outside_steps(context, spent_s)),
+        limited_by_device(context, feeder, outside_steps(context, spent_s)),
         action=_ONE_ITERATOR if is_each else "Set up once what each epoch repeats",
         advice=one_iterator(loader) if is_each else f"compute once, before training, what {what}",
         cautions=[] if is_each or loader.draws_in_order else [RANDOM_AGAIN],

@@ -3,7 +3,7 @@
 What it means: a full collection visits every object that Python tracks. With millions of small
 objects, in a dataset or a cache, it takes long and happens repeatedly.
 
-How it is measured: by Python's own collector callbacks, for pauses of 20 us and more.
+How it is measured: Python's own collector callbacks time each pause of 20 us and more.
 
 When it is wrong: rarely. The pauses are measured, not estimated.
 
@@ -44,10 +44,11 @@ def find(context: RunContext) -> Finding | None:
     line = hottest(context.summary.part_lines, "gc")
     steps = max(context.summary.training.steps, 1)
     is_called = context.full_collections >= _CALLED_FROM_PER_STEP * steps
+    full = f", with {context.full_collections} full collections in {steps} steps"
+    full = full if context.full_collections else ""
     return plain_finding(
         RULE.id,
-        f"Python's garbage collector takes {context.of_step(spent_s, 'gc')}, with "
-        f"{context.full_collections} full collections in {steps} steps",
+        f"Python's garbage collector takes {context.of_step(spent_s, 'gc')}{full}",
         gain,
         site=line.site if line is not None else None,
         action="Remove gc.collect() from the loop" if is_called else "",

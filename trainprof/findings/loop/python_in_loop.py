@@ -3,7 +3,7 @@
 What it means: logging, metrics, drawing, conversions, loops over elements. Such code runs in each
 step, and the model does not train during that time.
 
-How it is measured: as the training thread's time outside all timed parts of a step. 25 stack
+How it is measured: it is the training thread's time outside all timed parts of a step, and 25 stack
 samples a second show its lines. A line is named if samples separate it from the function's other
 lines, otherwise the function is. "At least" is the lower end of the interval. A loss built from
 torch functions counts as model time: samples between forward and backward that met torch computing.

@@ -2,19 +2,20 @@
 
 What it means: validation, or a test between epochs, runs without updates. Training waits for it.
 
-How it is measured: as the time of such iterations during training, loading included. The finding
-names the line that calls validation, or its loader if that is what it waits for. Without a loader,
-forwards without gradients in evaluation mode count, and stack samples show who calls them.
+How it is measured: trainprof adds up the time of iterations without updates during training,
+loading included. The finding names the line that calls validation, or its loader if that is what it
+waits for. Without a loader, forwards without gradients in evaluation mode count, and stack samples
+show who calls them.
 
-When it is wrong: where training learns from it: labels or features for all samples, hard samples,
-the experience of a policy. There is nothing to save where evaluation is the purpose of the run.
+When it is wrong: training may learn from it, as from labels for all samples, hard samples, or the
+experience of a policy. Evaluation can also be the purpose of the run.
 
 What to do: give its loader workers if it waits for data. Use torch.no_grad() if most of its
 forwards track gradients, and larger batches. Over training samples, compute the metrics during
 training. Otherwise validate less often, or on fewer samples. ReduceLROnPlateau, early stopping and
 the best checkpoint then see fewer results: shorten their patience. Hugging Face's Trainer keeps all
-logits for compute_metrics: reduce them by preprocess_logits_for_metrics. Its
-load_best_model_at_end needs save_steps to be a multiple of eval_steps.
+logits for compute_metrics: reduce them by preprocess_logits_for_metrics. Its load_best_model_at_end
+needs save_steps to be a multiple of eval_steps.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from trainprof.analysis.run.evidence import called_for_at, is_over_loaders
 from trainprof.analysis.summary.code import HotLine, hottest
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import pair, percent
+from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.findings.gain import Gain, outside_steps, plain_finding, start_of_workers
 from trainprof.findings.loading.loader_change import advised, loader_finding, with_workers
@@ -84,7 +86,7 @@ def find(context: RunContext) -> Finding | None:
         )
     most = None if is_loading else hottest(context.summary.part_lines, "evaluation")
     built = [f"its loader is built at {feeder.loader.site}"] if feeder.loader.called_at else []
-    action, advice = _change(context, feeder.loader.built_by, counted=is_of_what_trains)
+    action, advice = _change(context, feeder.loader, counted=is_of_what_trains)
     return loader_finding(
         context,
         feeder,
@@ -132,10 +134,10 @@ def _without_loader(context: RunContext, spent_s: float, what: str) -> Finding:
 
 
 def _change(
-    context: RunContext, package: str | None = None, *, counted: bool = False
+    context: RunContext, loader: Loader | None = None, *, counted: bool = False
 ) -> tuple[str, str]:
     """Returns what to do in short, "" for the rule's own action, and how."""
-    settings = settings_of(package)
+    settings = settings_of(loader.built_by, loader.builder_lacks) if loader is not None else None
     less = "validate every second time, or on fewer samples"
     if settings is not None and settings.evaluates is not None:
         less = f"{settings.call}: {settings.evaluates}"

@@ -6,8 +6,8 @@ model of many small operations ten times slower.
 
 How it is measured: torch is asked after each backward pass whether it is on. Twenty passes count.
 
-When it is wrong: where it has to stay on. Its cost is unknown without a second run. It is a tenth
-in a model of few large operations, and most of the time with many small ones.
+When it is wrong: it may have to stay on. Its cost is unknown without a second run. It is a tenth in
+a model of few large operations, and most of the time with many small ones.
 
 What to do: remove it, or enable it by an option of your script when a NaN appears.
 """

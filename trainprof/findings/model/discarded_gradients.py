@@ -4,11 +4,11 @@ What it means: the backward pass for one optimizer runs through a model that ano
 discriminator's loss continues into the generator without .detach(), or an actor's loss computes
 gradients of the critic. zero_grad() discards them.
 
-How it is measured: over some 20 updates, by lines whose backward always loses the gradients of one
-optimizer while another uses its own. Their cost is a share of backward, by the modules' forward
-times: all of a module's if nothing before it is trained, else about half.
+How it is measured: over some 20 updates trainprof searches lines whose backward always loses the
+gradients of one optimizer while another uses its own. Their cost is a share of backward, by the
+modules' forward times: all of a module's if nothing before it is trained, else about half.
 
-When it is wrong: where a library reads these gradients. Nothing is reported if your script does.
+When it is wrong: a library may read these gradients. Nothing is reported if your script does.
 
 What to do: .detach() the other model's output before it enters this loss. If this loss needs
 gradients through that model, set .requires_grad_(False) on it for this backward. The training

@@ -6,14 +6,14 @@ as oneDNN has no float64. On a GPU the speed is a half to a sixty-fourth of floa
 from NumPy, whose floats are double, and a model converted to match: .double(), torch.float64,
 torch.set_default_dtype.
 
-How it is measured: by the type of most parameters at the optimizer's first step. The gain is an
-estimate: half of computing on a CPU, up to nine tenths with convolutions. Single convolutions took
-2 to 27 times longer in float64, small networks 3 to 9 times longer. Nothing is reported if your
-files name a decomposition (Cholesky, eigenvalues, a linear system, a determinant, lgamma) or
-GPyTorch.
+How it is measured: trainprof reads the type of the parameters at the optimizer's first step. The
+gain is an estimate: half of computing on a CPU, up to nine tenths with convolutions. Single
+convolutions took 2 to 27 times longer in float64, small networks 3 to 9 times longer. Nothing is
+reported if your files name a decomposition (Cholesky, eigenvalues, a linear system, a determinant,
+lgamma) or GPyTorch.
 
-When it is wrong: where double precision is needed (physics, ill-conditioned problems), and for
-tensors so small that calls take longer than computing.
+When it is wrong: the problem may need double precision (physics, ill-conditioned systems). With
+small tensors calls take longer than computing, and float32 gains little.
 
 What to do: convert the data (array.astype(numpy.float32), tensor.float()) and remove what makes the
 model double. Results change from the seventh digit on.

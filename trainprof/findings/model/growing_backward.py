@@ -4,11 +4,11 @@ What it means: what a step passes to the next (a hidden state, a running average
 still carries its graph. Each backward then runs through all earlier steps too, and their
 activations stay in memory. Where torch would refuse that, retain_graph=True was set.
 
-How it is measured: by the backward time of each step but the first, smoothed over five steps. From
+How it is measured: the backward time of each step but the first is smoothed over five steps. From
 the fastest to the slowest tenth it has to grow by twice the factor of forward. Most steps have to
 be slower than earlier ones. On a GPU the host's time counts, and whole steps have to grow too.
 
-When it is wrong: where the graph grows on purpose, as a truncation window that is widened.
+When it is wrong: the graph may grow on purpose, as with a truncation window that is widened.
 
 What to do: detach what goes from step to step (state = state.detach()), sum losses with .item() or
 .detach(), and remove retain_graph=True.

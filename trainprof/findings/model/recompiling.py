@@ -4,9 +4,9 @@ What it means: compiled code is valid for certain shapes, flags and Python numbe
 these changes, torch compiles another version while training waits. After eight versions of one
 piece of code (recompile_limit) torch runs it uncompiled.
 
-How it is measured: by torch's compiler, which reports the start and end of each compilation, its
-code, and the guard that failed. First versions are not counted, nor the first one for training
-after evaluation. Compilations in evaluation and time in which a GPU was busy are left out too.
+How it is measured: torch's compiler reports the start and end of each compilation, its code, and
+the guard that failed. First versions are not counted, nor the first one for training after
+evaluation. Compilations in evaluation and time in which a GPU was busy are left out too.
 
 When it is wrong: in a run of hours, a few recompilations do not matter. A second version is often
 the last, for every shape, and is not reported.

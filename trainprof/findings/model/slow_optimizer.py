@@ -5,9 +5,10 @@ optimizer runs one. An optimizer class of your own also calls each of them from 
 torch updates all parameters of a group together, unless foreach=False was given. Parameters of
 different groups are never updated together.
 
-How it is measured: as the time inside the optimizer's step, without gradient clipping, the scaler
-and the scheduler. A class of your own is reported if it is the only one, has ten parameters or more
-and takes under 0.2 ms each. On a GPU only the time counts in which it waits for these kernels.
+How it is measured: the cost is the time inside the optimizer's step, without gradient clipping, the
+scaler and the scheduler. A class of your own is reported if it is the only one, has ten parameters
+or more and takes under 0.2 ms each. On a GPU only the time counts in which it waits for these
+kernels.
 
 When it is wrong: hooks of the optimizer are in its time, and fusing does not change them; the gain
 is then an upper bound. Optimizers with sparse gradients cannot be fused and are not reported.

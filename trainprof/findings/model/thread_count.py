@@ -6,15 +6,16 @@ one thread, unless torch.set_num_threads() is called there. Other libraries star
 in each worker: OpenBLAS behind NumPy, MKL, OpenCV, tokenizers. With too few threads, as by
 OMP_NUM_THREADS=1 from another machine, cores stay idle.
 
-How it is measured: by torch.get_num_threads() at the first step and the cores that the run may use,
-less those that workers and other programs keep busy. In workers, by the CPU time of all threads,
-that of the thread that prepares the batch, and its wait for a core. Too few threads are reported if
-the median step has backward operators of 0.2 ms or more, on average: torch does not split smaller
-ones. Ranks of distributed training are not judged for that.
+How it is measured: trainprof compares torch.get_num_threads() at the first step with the cores that
+the run may use and that workers and other programs leave free. In workers it compares the CPU time
+of all threads with that of the thread that prepares the batch. It also measures that thread's wait
+for a core. Too few threads are reported if the median step has backward operators of 0.2 ms or
+more, on average: torch does not split smaller ones. Ranks of distributed training are not judged
+for that.
 
-When it is wrong: where operators wait for memory, where a neighbour needs the cores, or where a
-decoder's threads pay off. The gain of more threads is an upper bound: all computing would have to
-split evenly.
+When it is wrong: operators may wait for memory, a neighbour may need the cores, or a decoder's
+threads may pay off. The gain of more threads is an upper bound: all computing would have to split
+evenly.
 
 What to do: torch.set_num_threads() with the number of free cores, or remove the setting. For one
 thread in each worker set OPENBLAS_NUM_THREADS=1, MKL_NUM_THREADS=1 or OMP_NUM_THREADS=1 (torch

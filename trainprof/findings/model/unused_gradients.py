@@ -3,11 +3,11 @@
 What it means: backward runs through a teacher that is not frozen, or a backbone of which only the
 last layer is trained. The results accumulate in .grad.
 
-How it is measured: over some 20 updates, by parameters of called modules that are in no optimizer
-and whose gradients keep growing. Their cost is a share of backward, by the modules' forward times:
-all of a module's if nothing before it is trained, else about half.
+How it is measured: over some 20 updates trainprof searches parameters of called modules that are in
+no optimizer and whose gradients keep growing. Their cost is a share of backward, by the modules'
+forward times: all of a module's if nothing before it is trained, else about half.
 
-When it is wrong: where a library reads these gradients. Nothing is reported if your script does.
+When it is wrong: a library may read these gradients. Nothing is reported if your script does.
 
 What to do: call .requires_grad_(False) on these parameters once, before training. Gradients still
 pass through them to the parameters that are trained. If they should learn, give them to the

@@ -242,7 +242,7 @@ def found_syncs_section(summary: RunSummary, page: Page) -> list[Text]:
 
 def syncs_section(summary: RunSummary, page: Page) -> list[Text]:
     """Lines that need a tensor's value at once."""
-    ranked = sorted(summary.sync_points, key=SyncPoint.dearest_first)
+    ranked = sorted(summary.sync_points, key=SyncPoint.costliest_first)
     is_merged = waits_are_merged(summary)
     return by_site("Syncs", [_sync(point, page, is_merged=is_merged) for point in ranked], page)
 

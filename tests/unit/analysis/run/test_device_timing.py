@@ -41,7 +41,7 @@ GPU = {"device": "cuda:0"}
     [
         (GPU, "async", "--cuda-sync measures it"),
         (GPU | {"waits": 400, "asked": True}, "synchronized", None),
-        ({"asked": True}, "cpu", "no accelerator"),
+        ({"asked": True}, "cpu", "no GPU"),
         ({}, "cpu", None),
         (GPU | {"launch_blocking": True}, "async", "CUDA_LAUNCH_BLOCKING=1"),
     ],

@@ -144,7 +144,7 @@ def test_each_rank_has_its_own_workers(tmp_path):
         ("end", "completed", None),
         ("KeyError", "exception", "KeyError"),
         ("KeyboardInterrupt", "interrupted", None),
-        ("killed", "unknown", "it recorded no end: killed, left by os._exit, or running"),
+        ("killed", "unknown", "no end recorded: killed, os._exit, or still running"),
     ],
 )
 def test_a_rank_tells_how_it_ended(tmp_path, ends, reason, detail):

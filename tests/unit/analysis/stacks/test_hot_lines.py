@@ -17,7 +17,7 @@ from trainprof.analysis.stacks.hot_lines import (
     lines_of_part,
 )
 from trainprof.analysis.stacks.samples import MIN_SAMPLES, Stack, least_share, library_call
-from trainprof.analysis.summary.code import MAKING, HotLine, HottestLine, hottest
+from trainprof.analysis.summary.code import PREPARATION, HotLine, HottestLine, hottest
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.record.schema import FETCHED, Kind, Topic
@@ -50,7 +50,7 @@ def test_python_between_the_parts_has_its_line_and_its_callers(tmp_path: Path) -
     summary = train(run, tmp_path, stack(run, (9, "score"), (57, "train")))
     line = hottest(summary.part_lines, "other")
     assert (line.site, line.function, line.called_from) == ("train.py:9", "score", ["train.py:57"])
-    assert (line.share, line.looks) == (1.0, STEPS)
+    assert (line.share, line.samples) == (1.0, STEPS)
     assert line.seconds == pytest.approx(summary.ledger.seconds["other"], rel=0.1)
     of_update = hottest(summary.part_lines, "optimizer")
     assert of_update.site == "train.py:52"
@@ -176,7 +176,7 @@ def test_fetches_have_their_lines(tmp_path: Path) -> None:
     loader_entry = fetching(run, tmp_path, flips, collates, decodes)
     assert loader_entry.library_call is None
     [line] = loader_entry.hot_lines  # of one function that with most looks
-    assert (line.part, line.function, line.looks) == (MAKING, "__getitem__", 2 * STEPS // 3)
+    assert (line.part, line.function, line.samples) == (PREPARATION, "__getitem__", 2 * STEPS // 3)
     assert line.site in ("train.py:7", "train.py:8")
     assert (line.share, line.line_share) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
     assert line.called_from == ["train.py:50"]

@@ -233,7 +233,7 @@ def test_what_the_first_steps_have_beyond_later_ones_comes_once(tmp_path: Path) 
     summary = set_up(FakeRun(), tmp_path, {0: 4000}, usual_ms=40)
     assert summary.once_in_loop_s == pytest.approx(4.0, rel=0.001)
     line = hottest(summary.part_lines, "other")
-    assert (line.site, line.share, line.looks) == ("train.py:60", 1.0, LONG - 1)
+    assert (line.site, line.share, line.samples) == ("train.py:60", 1.0, LONG - 1)
     assert line.seconds == pytest.approx(LONG * 0.040, rel=0.01)
 
 
@@ -254,7 +254,7 @@ def test_what_comes_again_or_later_is_no_matter_of_the_first_steps(
     assert summary.once_in_loop_s == pytest.approx(0.0, abs=1e-3)
     line = hottest(summary.part_lines, "other")
     looks = sum(ns // 40 for ns in python_ms.values())
-    assert (0 if line is None else line.looks) == looks
+    assert (0 if line is None else line.samples) == looks
 
 
 def test_compiling_is_none_of_the_loops_code(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_python_in_the_forward_has_its_share_and_line(
         return
     assert python.seconds["forward"] == pytest.approx(0.5 * STEPS * 0.020, rel=0.05)
     assert python.seconds["backward"] == 0
-    assert python.held == pytest.approx(python.looks / 4, abs=2)
+    assert python.held == pytest.approx(python.samples / 4, abs=2)
     [line] = python.lines
     assert (line.site, line.called_from) == ("model.py:31", ["model.py:50"])
     assert (python.behind, finding.site, finding.is_at_most) == (None, "model.py:31", True)

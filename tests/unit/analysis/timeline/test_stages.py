@@ -118,6 +118,19 @@ def test_inference_only(tmp_path):
     assert summary.verdict.bottleneck == "unknown"
 
 
+@pytest.mark.parametrize("forward", ["f", "ft", "f0"])
+def test_forwards_of_a_script_that_never_trains_are_evaluation(tmp_path, forward):
+    """Whatever the model's mode, with gradients or without, and no loader feeds them."""
+    played = Loop().play(f"~ [ 400( {forward} + ) {forward} ]")
+    summary = played.run.summary(tmp_path)
+    assert seconds(summary) == {"startup": 2_000 * MS, "evaluation": played.evaluated_ns}
+    assert summary.phases.initialization_s == 2.0
+
+
+def test_a_forward_of_a_script_that_fails_before_its_backward_is_no_evaluation(tmp_path):
+    assert "evaluation" not in seconds(Loop().play("~ f").run.summary(tmp_path))
+
+
 @pytest.mark.parametrize(
     "loop",
     [

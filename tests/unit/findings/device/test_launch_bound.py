@@ -61,7 +61,7 @@ test_a_device_that_does_not_keep_up = is_silent("launch_bound", {"it": keeping_u
 def test_what_keeps_the_host_from_launching_is_counted_once(
     python_s: float, expected: list[str]
 ) -> None:
-    python = PythonInModel(looks=100, held=20, seconds={"forward": python_s}, lines=[])
+    python = PythonInModel(samples=100, held=20, seconds={"forward": python_s}, lines=[])
     context = on_device(healthy(), launch_s=1.0)
     findings = diagnose(with_summary(context, python_in_model=python)).findings
     assert [x.id for x in findings] == expected

@@ -73,7 +73,7 @@ def test_it_saves_the_same_time_as_compiling() -> None:
 
 
 def test_what_has_another_cause_is_left_out() -> None:
-    python = PythonInModel(looks=100, held=20, seconds={"forward": 0.4}, lines=[])
+    python = PythonInModel(samples=100, held=20, seconds={"forward": 0.4}, lines=[])
     finding = finding_of("small_batch", with_summary(waiting(), python_in_model=python))
     assert finding is not None
     assert finding.recoverable_s == pytest.approx(0.6)

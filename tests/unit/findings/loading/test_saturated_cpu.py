@@ -11,6 +11,7 @@ from support.cases import STEPS, Planted, case_of, with_summary
 from support.findings import hot_line, is_silent, reports, row
 
 from trainprof.analysis.pipeline.bounds import Interval
+from trainprof.analysis.summary.code import PREPARATION
 from trainprof.findings.loading.waiting import SAMPLING, UNKNOWN, Cause
 from trainprof.findings.run_context import RunContext
 
@@ -91,7 +92,7 @@ def bound(planted: Planted) -> RunContext:
 
 
 FULL = Planted(workers=2, fetch_s=0.08, running=1.0, compute_s=0.01, cores=2)
-LINE = hot_line("making batches")
+LINE = hot_line(PREPARATION)
 ONE_CORE = Planted(fetch_s=0.03, running=1.0, compute_s=0.03, cores=1)
 MOST: dict[str, Any] = {"change": {}, "is_at_most": True}
 SAVED_S = 0.01 * (IN_PASS - 12) / (IN_PASS - 2)  # of a mean batch of 20 ms

@@ -11,12 +11,12 @@ from support.cases import STEPS, Planted, case_of, idle_device, with_summary
 from support.findings import Row, hot_line, is_silent, only, reports, row
 
 from trainprof.analysis.pipeline.bounds import Interval
-from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.summary.code import PREPARATION, HotLine
 from trainprof.analysis.summary.loader import LoaderCall
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
 from trainprof.findings.run_context import RunContext
 
-LINE = hot_line("making batches")
+LINE = hot_line(PREPARATION)
 # Sleeps for 30 ms for each batch of 10 ms of computing: three workers give one each 10 ms.
 WAITING = {"fetch_s": 0.03, "compute_s": 0.01}
 
@@ -65,7 +65,7 @@ def crowded(threads: float) -> Planted:
     """Preparing a batch and computing with it want both cores."""
     cores = {"cores": 2, "compute_cores": Interval.exactly(threads)}
     planted = Planted(fetch_s=0.15, running=1.0, compute_s=0.04, **cores)
-    return planted.having(hot_lines=[hot_line("making batches", 0.7)])
+    return planted.having(hot_lines=[hot_line(PREPARATION, 0.7)])
 
 
 def left_early(left: int) -> Planted:
@@ -104,7 +104,7 @@ def seen(planted: Planted) -> RunContext:
 
 
 def one_function(share: float) -> Planted:
-    lines: list[HotLine] = [hot_line("making batches", share, line_share=share / 2)]
+    lines: list[HotLine] = [hot_line(PREPARATION, share, line_share=share / 2)]
     return unsure(0.008, 0.012, hot_lines=lines)
 
 
@@ -133,7 +133,7 @@ LIBRARYS = unsure(0.012, 0.03)
 ROWS = unsure(0.012, 0.03, dataset="Dataset")
 TENSORS = unsure(0.012, 0.03, holds_tensors=True)
 TWO = hot_line(
-    "making batches",
+    PREPARATION,
     line_share=0.5,
     other_lines={"data.py:13": 0.3, "data.py:14": 0.1},
     library_call="pandas.core.series (Series.__getitem__)",

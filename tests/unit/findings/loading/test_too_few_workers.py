@@ -8,6 +8,7 @@ from support.cases import Planted, case_of
 from support.findings import Row, hot_line, is_silent, reports, row
 
 from trainprof.analysis.pipeline.bounds import Interval
+from trainprof.analysis.summary.code import PREPARATION
 from trainprof.findings.run_context import RunContext
 
 
@@ -39,7 +40,7 @@ def of_shares(context: RunContext) -> Row:
 HALF_IDLE = late(2, 0.14, 0.006, running=0.56, cores=2)
 BURSTS = late(2, 0.006, bursts=(30, 11, 13.3), passes=1)
 FOUR = {"num_workers": 4, "persistent_workers": True}
-LINES = {"hot_lines": [hot_line("making batches")]}
+LINES = {"hot_lines": [hot_line(PREPARATION)]}
 
 test_too_few_workers = reports(
     "too_few_workers",

@@ -20,7 +20,7 @@ from support.findings import (
 )
 
 from trainprof.analysis.model.torch_settings import TorchSettings
-from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.summary.code import PREPARATION, HotLine
 from trainprof.analysis.timeline.ledger import LOADER_KEYS
 from trainprof.findings.diagnose import diagnose
 from trainprof.findings.gain import FASTER_REST
@@ -57,7 +57,7 @@ def opened_late(start_s: float = 8.0) -> Planted:
 def stays_open(first_s: float) -> Planted:
     """Workers that live on, and open something in their first fetch of an epoch."""
     planted = with_slow_starts(first_s, 0.0, workers=2, is_persistent=True, fetch_s=0.004)
-    return planted.having(hot_lines=[hot_line("making batches")])
+    return planted.having(hot_lines=[hot_line(PREPARATION)])
 
 
 def each_step(workers: int = 0, **loader: Any) -> Planted:

@@ -1,19 +1,19 @@
 """One process feeds several GPUs: nn.DataParallel copies the model to all of them in each step.
 
-What it means: the model is copied to all devices for each batch, their forwards are started by
-threads of one Python process, which share its GIL, and outputs and gradients come together on the
-first device. DistributedDataParallel has a process for each device and averages gradients while
-backward goes on; torch's documentation advises it even on a single machine.
+What it means: nn.DataParallel copies the model to all GPUs for each batch. Threads of one Python
+process launch their forwards and share its GIL. Outputs and gradients are collected on the first
+GPU. DistributedDataParallel has a process per GPU and averages gradients during backward. PyTorch
+recommends it even on a single machine.
 
-How it is measured: the first models that are called are looked at. One in nn.DataParallel counts
-where it has more than one device; the line is that which constructs it.
+How it is measured: trainprof checks the models called before the first step. A model in
+nn.DataParallel counts if it uses more than one GPU. The line is the one that constructs it.
 
-When it is wrong: where large batches leave the devices little to wait for. What it costs only a
-rerun tells, so no gain is said.
+When it is wrong: where batches are so large that the copies hardly matter. The gain is not
+measured.
 
-What to do: start the script by torchrun --nproc_per_node=N, call init_process_group, wrap the model
-in DistributedDataParallel on the device of LOCAL_RANK, and give the loader a DistributedSampler.
-Each process then has batches of its own: divide the batch size by the number of devices.
+What to do: start the script with torchrun --nproc_per_node=N and call init_process_group. Wrap the
+model in DistributedDataParallel on the GPU of LOCAL_RANK, and give the loader a DistributedSampler.
+Each process then has its own batches: divide the batch size by the number of GPUs.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ def find(context: RunContext) -> Finding | None:
         return None
     return unmeasured_finding(
         RULE.id,
-        f"nn.DataParallel copies the model to {note.devices} devices in each step, and one process "
-        "launches the kernels of all",
+        f"nn.DataParallel copies the model to {note.devices} GPUs in each step, and one process "
+        "launches all kernels",
         site=context.notes.sites.known(note.site),
-        advice=f"torchrun --nproc_per_node={note.devices}, with the model in "
-        "DistributedDataParallel and a DistributedSampler for its loader",
-        cautions=["each process has batches of its own: divide the batch size by their number"],
+        advice=f"torchrun --nproc_per_node={note.devices}, DistributedDataParallel(model), and a "
+        "DistributedSampler",
+        cautions=[f"each process has its own batches: divide the batch size by {note.devices}"],
         evidence={"devices": note.devices},
     )
 
 
 RULE: Final = Rule(
     id="data_parallel",
-    thresholds={"devices": Threshold(2, "that the model is copied to: on one nothing is copied")},
+    thresholds={"devices": Threshold(2, "GPUs that the model is copied to")},
     find=find,
     explanation=__doc__,
     order=320,
-    traits=RuleTraits(keys=["forward", "backward"]),
+    traits=RuleTraits(keys=["forward", "backward"], action="Use DistributedDataParallel"),
 )

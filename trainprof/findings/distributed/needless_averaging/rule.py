@@ -1,22 +1,20 @@
-"""Ranks average gradients after each of several batches, and use them once.
+"""Ranks average gradients after each of several batches, but use them once.
 
-What it means: gradients of some batches are added up for one update (accumulation), and
-DistributedDataParallel averages them among ranks after every pass of backward. Only what is there
-at the update counts: averaged once, after the last batch, it is the same.
+What it means: with gradient accumulation, several batches add up their gradients for one update.
+DistributedDataParallel averages them among ranks in every backward. Only the gradients at the
+update count: averaging once, after the last batch, gives the same.
 
-How it is measured: from time to time, calls of models in DistributedDataParallel are looked at for
-some steps. A line counts whose calls all have their gradients averaged (no_sync(), by which
-accelerate's accumulate() and Lightning set `require_backward_grad_sync` aside, was on in none of
-them), where calls follow one another with a pass of backward between them, no parameter written,
-and gradients there for the next ones to come on top of.
+How it is measured: from time to time, trainprof checks calls of DistributedDataParallel models for
+some steps. A line counts if none of its calls is under no_sync(), which accelerate's accumulate()
+and Lightning use. There must also be a backward between calls, no write to a parameter, and
+gradients for the next backward to add to.
 
-When it is wrong: averaging goes on beside backward: where that takes longer, and the network is
-quick, it costs little. What it costs only a rerun tells, so no gain is said. Where the script looks
-at gradients between batches (their norm for a log), it sees one rank's own. FSDP and DeepSpeed are
-not looked at.
+When it is wrong: averaging overlaps with backward, so on a fast network it costs little. The gain
+is not measured. If your code reads gradients between batches, to log their norm for example, it
+will see those of one rank. FSDP and DeepSpeed are not checked.
 
-What to do: `with model.no_sync():` around forward and backward of all but the last batch of an
-update; that one has to average, or ranks drift apart. With accelerate: `with
+What to do: put `with model.no_sync():` around forward and backward of all but the last batch of an
+update. The last batch has to average, or ranks drift apart. With accelerate: `with
 accelerator.accumulate(model):`.
 """
 
@@ -42,18 +40,15 @@ def find(context: RunContext) -> Finding | None:
     if share < RULE.threshold(context.settings, "share"):
         return None
     batches = round(first.batches)
-    before = "the first" if batches == 2 else f"the first {batches - 1:,}"
+    before = "the first batch" if batches == 2 else f"the first {batches - 1:,} batches"
     return unmeasured_finding(
         RULE.id,
-        f"ranks average gradients after each of {batches:,} batches, and use them once: that goes "
-        f"on in backward, {percent(share)} of training",
+        f"ranks average gradients after each of {batches:,} batches but use them once; backward is "
+        f"{percent(share)} of training",
         site=context.notes.sites.known(first.site),
         advice=f"with model.no_sync(): around forward and backward of {before} of each update "
-        "(accelerate: with accelerator.accumulate(model):)",
-        cautions=[
-            "the last batch of each update has to average, or ranks drift apart",
-            "between batches a gradient is then one rank's own",
-        ],
+        "(accelerate: accelerator.accumulate(model))",
+        cautions=["the last batch of each update has to average, or ranks drift apart"],
         evidence={"batches_of_an_update": first.batches, "backward_share": share},
     )
 
@@ -61,11 +56,11 @@ def find(context: RunContext) -> Finding | None:
 RULE: Final = Rule(
     id="needless_averaging",
     thresholds={
-        "batches": Threshold(1.5, "of an update: fewer are no accumulation"),
-        "share": Threshold(0.1, "of training, in backward: what averaging is a part of"),
+        "batches": Threshold(1.5, "per update: fewer are not accumulation"),
+        "share": Threshold(0.1, "of training, in backward, which averaging is part of"),
     },
     find=find,
     explanation=__doc__,
     order=250,
-    traits=RuleTraits(keys=["backward"]),
+    traits=RuleTraits(keys=["backward"], action="Average gradients once per update"),
 )

@@ -3,12 +3,12 @@
 What it means: backward creates a gradient as large as the nn.Embedding's table, zero except in the
 rows of the batch. The optimizer then updates all rows, with their moments.
 
-How it is measured: as the time of the optimizer and of zero_grad(), by the table's share of all
-parameters. A table counts from 100,000 numbers on, if at most a tenth of its rows has a gradient in
-one of the first updates. Nothing is reported if gradients are clipped or read, with
+How it is measured: the cost is the time of the optimizer and of zero_grad(), times the table's
+share of all parameters. A table counts from 100,000 numbers on, if at most a tenth of its rows has
+a gradient in one of the first updates. Nothing is reported if gradients are clipped or read, with
 DistributedDataParallel, or on a GPU.
 
-When it is wrong: where all rows have to change (weight decay).
+When it is wrong: all rows may have to change, as with weight decay.
 
 What to do: nn.Embedding(..., sparse=True). SGD without momentum, Adagrad and SparseAdam accept its
 gradients and update only the rows of the batch; optimizers with fused=True refuse them. SparseAdam

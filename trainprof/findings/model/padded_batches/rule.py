@@ -3,12 +3,13 @@
 What it means: all batches are padded to one length (padding="max_length"), so the model computes
 positions that no sequence of the batch has.
 
-How it is measured: on a few integer tables that models get in training, by their attention_mask,
-else by the padding_idx of an nn.Embedding. On a GPU the copied table counts. Nothing is reported
-without either of them, or if your files use packed or nested sequences. The gain is the share of
-such positions in forward and backward, or more, as attention grows with the square of the length.
+How it is measured: trainprof counts padding in a few integer tables that models get in training, by
+their attention_mask or by the padding_idx of an nn.Embedding. On a GPU the copied table counts.
+Nothing is reported without either of them, or if your files use packed or nested sequences. The
+gain is the share of such positions in forward and backward, or more, as attention grows with the
+square of the length.
 
-When it is wrong: where the model crops its input itself, or needs a fixed width.
+When it is wrong: the model may crop its input itself, or need a fixed width.
 
 What to do: pad in collate_fn, to the longest sequence of the batch. transformers has
 DataCollatorWithPadding, and DataCollatorForSeq2Seq for labels of tokens; torch has

@@ -3,10 +3,11 @@
 What it means: a forward, a loss or your own backward function runs Python between torch operators.
 Examples are loops over elements, matching, index building, NumPy on small arrays.
 
-How it is measured: 25 times a second a sampling thread requests the GIL. Operators release it, so a
-wait of 0.1 ms or more means that Python ran. Libraries that use NumPy or SciPy without torch count
-too. If a forward reads 64 or more tensor values one by one, the time between reads counts where it
-is under 0.1 ms. On a GPU only the time counts in which it waits for kernel launches.
+How it is measured: 25 times a second a sampling thread requests the GIL. torch operators release
+it, so a wait of 0.1 ms or more means that Python ran. Libraries that use NumPy or SciPy without
+torch count too. If a forward reads 64 or more tensor values one by one, the time between reads
+counts where it is under 0.1 ms. On a GPU only the time counts in which it waits for kernel
+launches.
 
 When it is wrong: compiled code and C++ extensions that hold the GIL resemble Python. Runs with
 torch.compile, anomaly detection or a second Python thread are not judged. NumPy on large arrays in
@@ -78,7 +79,7 @@ def _by_samples(context: RunContext) -> Finding | None:
     share = spent_s / context.training_s if context.training_s > 0 else 0.0
     if share < RULE.threshold(context.settings, "share"):
         return None
-    gain = sampled_gain(context, spent_s, known.held, known.looks)
+    gain = sampled_gain(context, spent_s, known.held, known.samples)
     if gain is None:
         return None
     note = context.notes.last(BackwardCodeNote) if known.called_by_backward else None
@@ -104,7 +105,7 @@ def _by_samples(context: RunContext) -> Finding | None:
             "python_s": spent_s,
             "python_share": share,
             "by_part_s": dict(known.seconds),
-            "samples": known.looks,
+            "samples": known.samples,
             "samples_that_waited": known.held,
             "line_share": line.line_share if line is not None else None,
             "function_share": line.share if line is not None else None,
