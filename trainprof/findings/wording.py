@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from trainprof.analysis.pipeline.bounds import Rates
 from trainprof.analysis.stacks.samples import least_share
 from trainprof.analysis.summary.code import HotLine
-from trainprof.analysis.summary.levels import percent, percent_apart
+from trainprof.analysis.summary.levels import percent
 
 # Of its function's share: from here on a line stands for the function.
 _NEARLY_ALL: Final = 0.9
@@ -91,26 +90,9 @@ def _share(line: HotLine, share: float) -> str:
     return f"at least {percent(share)}"
 
 
-def waited_of_batch(rates: Rates, wait_share: float) -> str:
-    """Returns what is waited of a batch's time: "16.6 ms of 38.4 ms a batch (43 %)".
-
-    Args:
-        rates: Of the loader, as measured.
-        wait_share: Of training, which follows: the percentage is left out where it is the same.
-    """
-    apart = percent_apart(rates.wait_s, rates.step_s, wait_share)
-    return f"{span(rates.wait_s)} of {span(rates.step_s)} a batch{apart}"
-
-
 def place(line: HotLine) -> str:
     """Returns a line with its function, and the line that calls it."""
     return line.site if is_nameless(line) else f"{line.site} ({line.function})"
-
-
-def places(line: HotLine) -> str:
-    """Returns a line with its function, and that function's other lines with much of it."""
-    others = f" and {_others(line)}" if line.other_lines and not _is_alone(line) else ""
-    return f"{place(line)}{others}"
 
 
 def is_nameless(line: HotLine) -> bool:

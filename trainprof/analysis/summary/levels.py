@@ -20,8 +20,6 @@ MANY_STEPS: Final = 20
 # An outlier takes this many median steps, and this much longer.
 MIN_RATIO: Final = 2.0
 MIN_EXCESS_NS: Final = 10_000_000
-# Shares that differ by less are reported once.
-_ROUNDING_SHARE: Final = 0.01
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -48,12 +46,6 @@ def sentence(words: str) -> str:
     is_code = any(sign in first for sign in "._(=/") or first.lower() != first
     begins = words[:1] if is_code else words[:1].upper()
     return f"{begins}{words[1:]}{'' if words.endswith(('.', '?', '!')) else '.'}"
-
-
-def percent_apart(part_s: float, whole_s: float, share: float) -> str:
-    """Returns the percentage of two times, " (86 %)"; "" where it is the given share, rounded."""
-    whole_share = part_s / whole_s if whole_s > 0 else share
-    return f" ({percent(whole_share)})" if abs(whole_share - share) > _ROUNDING_SHARE else ""
 
 
 def pair(part_s: float, whole_s: float) -> str:

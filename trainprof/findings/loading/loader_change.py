@@ -13,7 +13,7 @@ from trainprof.analysis.summary.levels import percent
 from trainprof.findings.gain import Gain, plain_finding, setting_gain
 from trainprof.findings.loading.loader_cautions import cautions_of, needed_first
 from trainprof.findings.loading.waiting import WAIT_SHARE, collate_share
-from trainprof.findings.wording import around, is_nameless, share_of, span
+from trainprof.findings.wording import inside, is_nameless, share_of, span
 
 if TYPE_CHECKING:
     from trainprof.analysis.summary.code import HotLine
@@ -154,11 +154,16 @@ def _arguments(change: Mapping[str, Any]) -> str:
 
 
 def _costliest(line: HotLine) -> str:
-    """Returns the line that takes most of batch preparation, with its share of that."""
-    share = "most" if line.is_likely else share_of(line)
-    seems = ", it seems" if line.is_likely else ""
+    """Returns the line that takes most of batch preparation, and its function."""
     name = "" if is_nameless(line) else f" {line.function}()"
-    return f"{share} of batch preparation{seems}: {line.site}{name}{around(line)}"
+    return f"{share_of_preparation(line)}: {line.site}{name}{inside(line)}"
+
+
+def share_of_preparation(line: HotLine) -> str:
+    """Returns what the function of a line takes of batch preparation."""
+    if line.is_likely:
+        return "most of batch preparation, it seems"
+    return f"{share_of(replace(line, line_share=None))} of batch preparation"
 
 
 def _of_dataset(loader: Loader) -> list[str]:

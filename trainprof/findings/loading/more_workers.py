@@ -21,6 +21,7 @@ from trainprof.findings.loading.loader_change import (
     call_with,
     gain_of_cause,
     loader_finding,
+    share_of_preparation,
     with_workers,
 )
 from trainprof.findings.loading.model_inputs import without_part
@@ -33,7 +34,7 @@ from trainprof.findings.loading.waiting import (
 from trainprof.findings.rule import Rule
 from trainprof.findings.run_context import Feeder, RunContext
 from trainprof.findings.tune_support import rerun_words
-from trainprof.findings.wording import around, is_nameless, share_of
+from trainprof.findings.wording import inside, is_nameless
 
 # Of the fetch time: a disk that takes this share of it may be at its limit.
 _READING_SHARE: Final = 0.2
@@ -138,8 +139,8 @@ def cheaper_samples(line: HotLine | None, loader: Loader, site: str | None) -> s
     """
     if line is not None:
         name = "this code" if is_nameless(line) else f"{line.function}()"
-        share = f": {share_of(line)} of batch preparation{around(line)}"
-        return f"speed up {name}{'' if site is None else share}"
+        share = "" if site is None else f": {share_of_preparation(line)}{inside(line)}"
+        return f"speed up {name}{share}"
     if loader.dataset == _OF_COLUMNS:
         return "use with_format(columns=[...]) to decode only the columns that you need"
     return "compute once and store what stays the same: decoded and resized images, tokens"

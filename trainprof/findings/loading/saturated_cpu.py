@@ -176,7 +176,7 @@ RULE: Final = Rule(
     id="saturated_cpu",
     thresholds={
         # No change of a line adds cores: less than that is not worth reporting.
-        "wait_share": Threshold(0.1, "as `share`"),
+        "wait_share": Threshold(0.1, "of training: waits that are worth reporting"),
         "runnable_share": Threshold(0.1, "of batch preparation, waiting for a core"),
         "share": Threshold(0.1, "of a batch's time: what busy workers add to computing"),
     },
