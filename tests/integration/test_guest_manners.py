@@ -1216,7 +1216,7 @@ def test_a_low_limit_of_open_files_is_the_scripts_alone(tmp_path: Path, limit: i
     )
     assert (ours.stdout, ours.returncode) == (plain.stdout, plain.returncode)
     assert "Too many open files" in plain.stdout
-    assert f"recording off: ulimit -n is {limit}, below 64" in ours.stderr
+    assert f"Recording off: ulimit -n is {limit}, below 64" in ours.stderr
 
 
 OUR_NAMES = ("trainprof", "typer", "rich", "psutil", "numpy", "click", "line_profiler")
@@ -1244,7 +1244,7 @@ def test_modules_of_our_names_are_the_scripts(tmp_path: Path, place: str) -> Non
     ours = run_plain(console, tmp_path, env=env)
     assert (ours.stdout, ours.returncode) == (plain.stdout, plain.returncode)
     assert (plain.stderr, plain.returncode) == ("", 0)
-    assert "recording off: your module has our name" in ours.stderr
+    assert "Recording off: your module has our name" in ours.stderr
     assert "Traceback" not in ours.stderr
 
 

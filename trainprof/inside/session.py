@@ -134,7 +134,6 @@ class Session:
         self.log.note(Topic.ENVIRONMENT, {**state, NUMBER: self._states})
 
     def detach(self) -> None:
-        """Undoes every patch, the last one first."""
         for patcher in reversed(self._patchers):
             patcher.undo()
         self._patchers.clear()

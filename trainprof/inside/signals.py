@@ -52,10 +52,7 @@ class Signal(Generic[P]):
 class ModuleCall:
     """A finished outermost call of a module.
 
-    Attributes:
-        inputs: Positional and keyword arguments.
-        site: The user's line that called it.
-        took_ns: Duration on the host.
+    `inputs` are (args, kwargs); `site` is the user's line, `took_ns` the duration on the host.
     """
 
     module: Any

@@ -103,9 +103,9 @@ def _functions(
         if function.rows:
             where = f" in {_where(function)}" if function.by_process else ""
             spent = f"{seconds(function.time * NS_S)}{where}"
-        lost = "source not found" if function.rows and not function.source else ""
-        fragments = (spent, _why(function), lost)
-        lines += page.paragraph(", ".join(filter(None, fragments)), indent=2)
+        why = f" ({_why(function)})" if _why(function) else ""
+        lost = ", source not found" if function.rows and not function.source else ""
+        lines += page.paragraph(f"{spent}{why}{lost}", indent=2)
         lines += [*(_listing(function, page, unit_s) if function.rows else ()), *BLANK]
     if minor:
         names = ", ".join(page.shortened(function.name, _WIDEST_NAME) for function in minor)

@@ -39,11 +39,8 @@ _NO_PROCESS: Final = -1
 class Orphans:
     """Processes started below this one within `with Orphans(...) as orphans`.
 
-    Processes from before the block, and what they start, are never touched.
-
-    Args:
-        directory: Run directory in the environment of the run's processes.
-        helpers: Pids of ours that start no processes.
+    Processes from before the block, and what they start, are never touched. `directory` is the run
+    directory in the environment of the run's processes; `helpers` are ours, and start none.
     """
 
     def __init__(self, directory: str, *, helpers: Collection[int] = ()) -> None:

@@ -77,11 +77,8 @@ class Calls:
 class GpuReader:
     """Reads every GPU that NVML lists, whatever CUDA_VISIBLE_DEVICES is.
 
-    Calls run on the thread that calls `sample`, and may block.
-
-    Args:
-        load: Returns the module to call.
-        environ: The script's environment, for the GPUs that it sees.
+    Calls run on the thread that calls `sample`, and may block. `load` returns the module to call;
+    `environ` is the script's, for the GPUs that it sees.
     """
 
     def __init__(
@@ -108,8 +105,7 @@ class GpuReader:
     def sample(self) -> dict[str, Any]:
         """Returns `gpus`, an entry per device, and the totals `calls` and `call_ns`.
 
-        Raises:
-            NothingToSample: Without NVML or a GPU, or if all were lost.
+        Raises NothingToSample without NVML or a GPU, or if all are lost.
         """
         if self._nvml is None:
             self._open()
@@ -190,7 +186,11 @@ class GpuDevice:
         self._news: dict[str, Any] = {"mig": instances}
         self.listed = NvmlDevice(
             self._identity["uuid"],
-            None if instances is None else tuple(map(_instance, instances)),
+            None
+            if instances is None
+            else tuple(
+                MigInstance(x["uuid"], x["gpu_instance"], x["compute_instance"]) for x in instances
+            ),
         )
         self._asked = [_AskedMetric(metric, interval_ns, devices) for metric in METRICS]
 
@@ -317,7 +317,3 @@ class _AskedMetric:
 def describe(error: Exception) -> str:
     """Returns an error in one line, its type if it has no text."""
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def _instance(entry: Mapping[str, Any]) -> MigInstance:
-    return MigInstance(entry["uuid"], entry["gpu_instance"], entry["compute_instance"])

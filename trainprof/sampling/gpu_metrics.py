@@ -128,7 +128,6 @@ IDENTITY: Final[Mapping[str, Callable[[Any, Any], Any]]] = {"uuid": _uuid, "name
 
 
 def is_mig_enabled(nvml: Any, handle: Any) -> bool:
-    """Returns whether the GPU is divided into MIG instances now."""
     current, _ = nvml.nvmlDeviceGetMigMode(handle)
     return bool(current)
 

@@ -44,7 +44,6 @@ class HostReader:
         self._taken = 0
 
     def sample(self) -> Sample:
-        """Returns the machine's counters now."""
         sample: Sample = {}
         sample.update(cpu_times(self._read("stat"), self._tick_ns))
         sample.update(memory(self._read("meminfo")))

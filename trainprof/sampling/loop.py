@@ -166,12 +166,8 @@ class SampleStream:
 class SampleLoop:
     """A daemon thread that samples streams, the first time at once, the last when stopped.
 
-    Args:
-        max_tick_share: Share of the interval that a tick may take before the interval grows.
-        pause_ns: Returns the time to the next tick from the pace's interval, both in ns.
-
-    Attributes:
-        cpu_ns: CPU time of the thread.
+    A tick may take `max_tick_share` of the interval before that grows. `pause_ns` returns the time
+    to the next tick from the pace's interval; `cpu_ns` is the thread's CPU time.
     """
 
     def __init__(

@@ -80,7 +80,6 @@ class Sampler:
 
     @property
     def is_alive(self) -> bool:
-        """Returns whether a thread still samples or hangs."""
         return any(loop.is_alive for loop in self._loops)
 
     def start(self) -> None:

@@ -74,7 +74,7 @@ class DeviceMemoryProbe:
     name = "device_memory"
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        if session.accelerator is None:  # --cuda-sync, or no device is possible
+        if session.accelerator is None:  # no device is possible
             return
         self._torch, self._session = torch, session
         self._accelerator: Accelerator = session.accelerator

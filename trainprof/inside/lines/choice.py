@@ -79,8 +79,7 @@ class _Function:
 def choose(tree: ast.Module, *, package: str = "", called: dict[str, str] | None = None) -> Choice:
     """Returns the functions to time in a file of `package`.
 
-    Args:
-        called: Names in the file that functions chosen elsewhere call, and the reason for each.
+    `called` has the names in it that functions chosen elsewhere call, with the reason.
     """
     return _Chooser(tree, package).choose(called or {})
 

@@ -115,7 +115,7 @@ class CallSites:
     def library_calls(
         self, frame: Place | None, until: CodeType | None = None, fetching: str | None = None
     ) -> tuple[int, ...]:
-        """Returns the entry function of each library above the innermost user frame.
+        """Returns the entry function of each library that the innermost user frame has called.
 
         As site ids, outermost first, without torch. It ends before the frame of `until`, and in
         torch's file `fetching`.

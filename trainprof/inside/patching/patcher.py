@@ -53,9 +53,8 @@ def recorded_after(
 ) -> Callable[[Wrapped], Wrapped]:
     """Returns a decorator that records each call of a function after it returns.
 
-    Args:
-        record: Guarded; gets start, end, the caller's frame (None if Python itself called, as at
-            exit), and the arguments. Not called while torch.compile traces.
+    `record` is guarded and gets start, end, the caller's frame (None if Python itself called, as at
+    exit), and the arguments. It is not called while torch.compile traces.
     """
 
     def make(original: Wrapped) -> Wrapped:
@@ -84,9 +83,8 @@ def recorded_outermost(
 ) -> Callable[[Wrapped], Wrapped]:
     """Returns a decorator that records each thread's outermost call of a function.
 
-    Args:
-        record: Guarded; called after the call, before the clock is read.
-        inside: The threads in such a call; functions may share it.
+    `record` is guarded, and called after the call, before the clock is read. Functions may share
+    `inside`, the threads in such a call.
     """
 
     def make(original: Wrapped) -> Wrapped:
@@ -122,9 +120,7 @@ def called_around(
 ) -> Callable[[Wrapped], Wrapped]:
     """Returns a decorator that calls ours around a function; not for the hot path.
 
-    Args:
-        before: Gets the function's arguments.
-        after: Guarded; called however the call ended.
+    `before` gets its arguments; `after` is guarded, and called however the call ended.
     """
 
     def make(original: Wrapped) -> Wrapped:

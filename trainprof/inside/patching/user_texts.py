@@ -51,6 +51,5 @@ def text_of(path: str) -> str | None:
 
 
 def _paths(is_user_file: Callable[[str], bool]) -> list[str]:
-    """Returns the user's files in the order of their import."""
     files = [stored(module).get("__file__") for module in [*sys.modules.values()]]
     return list(dict.fromkeys(x for x in files if isinstance(x, str) and is_user_file(x)))

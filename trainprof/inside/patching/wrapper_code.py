@@ -30,10 +30,8 @@ def weave(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable
         wrapper: Has the parameters of `original`, or `*args, **kwargs` that it only passes on. It
             calls `original`, by that name, in return statements only. Its `except` clauses, which
             hide our frame, are dropped.
-        original: A plain function without closure, decorator or yield.
-
-    Raises:
-        NotWoven: If `original` is not plain, or its source is not the running code's.
+        original: A plain function without closure, decorator or yield, else NotWoven is raised; so
+            it is if the source is not that of the running code.
     """
     if not isinstance(original, FunctionType) or not isinstance(wrapper, FunctionType):
         raise NotWoven("not plain functions")

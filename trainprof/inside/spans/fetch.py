@@ -125,7 +125,6 @@ class FetchProbe:
         return fetch
 
     def _prepare(self, patcher: Patcher, takes_indices: bool, fetcher: Any) -> _Fetcher:
-        """Prepares a fetcher at its first fetch."""
         session, now = self._session, self._session.now
         session.on_thread()
         info = self._worker._worker_info
@@ -260,13 +259,13 @@ class SlowSamples:
         return stamped
 
     def are_worth_stamps(self, ns: int = 0, samples: int = 0) -> bool:
-        """Adds a fetch's time without collate; returns whether samples are worth stamps."""
+        """Adds a fetch's time without collate; returns whether samples are slow enough."""
         self._took_ns += ns
         self._samples += samples
         return self._kept > 0 and self._took_ns >= self._samples * SHORT_SAMPLE_NS
 
     def record(self, indices: StampedIndices, end: int, site: int) -> None:
-        """Records a batch's slow samples; the last ended at `end`, `site` is its loader's id."""
+        """Records a batch's slow samples; the last one ended at `end`; `site` is the loader."""
         last = end / self._unit_ns
         stamps, slowest = indices.stamps(last), self._slowest
         if not stamps:

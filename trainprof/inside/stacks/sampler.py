@@ -453,12 +453,8 @@ def _was_forced_to_release(waited_ns: int, times: int, off_ns: int) -> bool:
 
     Python asks it after a switch interval without a release; it then releases the GIL at once, or
     at the end of a long C call. A release by itself restarts the interval, so a wait that is
-    neither one interval nor very many may be that.
-
-    Args:
-        waited_ns: The wait for the GIL.
-        times: The number of waits in it.
-        off_ns: Time for which the thread may have waited for a core.
+    neither one interval nor very many may be that. `waited_ns` is the wait for the GIL, in this
+    number of `times`; for `off_ns` of it the thread may have waited for a core.
     """
     interval_ns = max(sys.getswitchinterval() * 1e9, 1.0)
     if waited_ns >= _ONE_CALL * interval_ns:

@@ -123,7 +123,7 @@ def patched(loader: Loader, folder: Path, change: dict[str, Any] = WORKERS) -> s
     if diffs:
         apply = ["git", "apply", "-p1", "-"]
         subprocess.run(apply, input=diffs, cwd=folder, check=True, capture_output=True)
-    return "".join(remark for remark in remarks if remark.startswith("edit by hand: "))
+    return "".join(remark for remark in remarks if remark.startswith("Edit by hand: "))
 
 
 def settings(names: dict[str, Any]) -> dict[str, Any]:
