@@ -86,7 +86,7 @@ def _announce(directory: RunDirectory, order: Order, *, has_lines: bool) -> None
 def _page(summary: RunSummary, order: Order) -> str:
     from trainprof.report.page import page as terminal
 
-    return terminal.render(summary, page_of(sys.stderr, verbose=order.verbose))
+    return terminal.render_after_run(summary, page_of(sys.stderr, verbose=order.verbose))
 
 
 def _give_up_report_at_signal(directory: RunDirectory, outcome: Outcome, bar: Working) -> None:

@@ -118,10 +118,12 @@ def with_finding(verdict: Verdict, findings: Sequence[Finding]) -> Verdict:
     """Returns the verdict with the first finding as its headline, unless that gains little."""
     if not findings or is_small(findings[0]) or verdict.bottleneck == "unknown":
         return verdict
-    keys = BOTTLENECK_KEYS.get(verdict.bottleneck, ())
-    is_named = verdict.level == "highly" and set(keys) & set(findings[0].traits.keys)
-    lead = f"{_LEADS[verdict.bottleneck]}. " if is_named and verdict.bottleneck in _LEADS else ""
-    return replace(verdict, headline=f"{lead}{sentence(findings[0].title)}")
+    keys, fact = BOTTLENECK_KEYS.get(verdict.bottleneck, ()), sentence(findings[0].title)
+    lead = _LEADS.get(verdict.bottleneck, "") if verdict.level == "highly" else ""
+    is_named = bool(lead) and not fact.startswith(lead.partition(" ")[0])
+    if is_named and set(keys) & set(findings[0].traits.keys):
+        fact = f"{lead}. {fact}"
+    return replace(verdict, headline=fact)
 
 
 def _of_few(evidence: Evidence, steps: StepTable) -> Verdict:

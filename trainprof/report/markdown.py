@@ -100,6 +100,7 @@ def _finding(finding: Finding, summary: RunSummary) -> str:
     sentences = [f"{action_of(finding)}{at}{f': {gain}' if gain else ''}."]
     sentences += [] if is_of_headline(finding, summary) else [sentence(finding.title)]
     sentences += [f"Change: {finding.advice}"]
+    sentences += [finding.costliest] if finding.costliest else []
     sentences += [f"Your script has a flag for this: {finding.flag}"] if finding.flag else []
     sentences += [f"Note: {note(caution)}" for caution in finding.cautions[:NOTES_SHOWN]]
     return "1. " + "\n   ".join(map(escaped, sentences))

@@ -76,7 +76,7 @@ def render_why(
     lines += page.paragraph(sentence(finding.title))
     if shown is None and passed is not None:
         lines += page.paragraph(f"It is not reported: {why_passed_over(passed, summary)}.")
-    for also in finding.also:
+    for also in filter(None, (finding.costliest, *finding.also)):
         lines += page.paragraph(sentence(also))
     lines += BLANK
     if shown is not None:
@@ -144,7 +144,7 @@ def _from(rule: RuleText, thresholds: Mapping[str, float], page: Page) -> list[T
 
 
 def _gain(finding: Finding, page: Page, summary: RunSummary) -> list[Text]:
-    fragments = [speedup_words(finding, whole_of(summary))]
+    fragments = [speedup_words(finding, whole_of(summary)) or "not estimated"]
     if finding.recoverable_s is not None and not comes_once(finding):
         fragments.append(f"{seconds(finding.recoverable_s)} of the {whole_of(summary)}")
     return page.labelled("Expected", fragments)

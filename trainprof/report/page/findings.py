@@ -40,7 +40,7 @@ _RUNS: Final = "trainprof-runs"
 # Of the page: a longer place stands on a line of its own.
 _SITE_SHARE: Final = 0.4
 _GAIN: Final = "bold green"
-_CODE: Final = re.compile(r"[\w.]+\(.*\)$|[\w.]+ ?= ?\S+$")
+_CODE: Final = re.compile(r"[\w.]+\((?:[^()]|\([^()]*\))*\)$|[\w.]+ ?= ?\S+$")
 # Parts that consist of the user's own code.
 _OF_LINES: Final = ("forward", "loss", PYTHON)
 # What is gained at most is worth a number besides what is likely.
@@ -84,6 +84,9 @@ def _block(number: int, finding: Finding, page: Page, summary: RunSummary) -> li
     head = page.text(f"{number}  {action_of(finding)}", "bold")
     lines = page.beside(head, page.text(gain_words(finding), _GAIN), _INDENT)
     lines += _change(finding, page)
+    if finding.costliest:
+        costliest = sentence(finding.costliest).removesuffix(".")
+        lines += page.paragraph(costliest, indent=_INDENT)
     if finding.flag:
         words = f"Your script has a flag for this: {finding.flag}"
         lines += page.paragraph(words, indent=_INDENT)
@@ -94,7 +97,8 @@ def _block(number: int, finding: Finding, page: Page, summary: RunSummary) -> li
     for caution in cautions:
         lines += page.paragraph(f"Note: {note(caution)}", indent=_INDENT)
     if page.verbose:
-        lines += page.paragraph(f"Expected: {speedup_words(finding)}.", indent=_INDENT)
+        expected = speedup_words(finding) or "not estimated"
+        lines += page.paragraph(f"Expected: {expected}.", indent=_INDENT)
         for more in finding.also:
             lines += page.paragraph(sentence(more), indent=_INDENT)
         lines += page.paragraph(f"Details: --why {finding.id}", indent=_INDENT)
@@ -262,12 +266,12 @@ def _times(finding: Finding) -> float | None:
 
 
 def speedup_words(finding: Finding, whole: str = "whole run") -> str:
-    """Returns the gain with its interval, "not estimated" where it is not known."""
+    """Returns the gain with its interval, "" where it is not known."""
     steps, run = known_range(finding.predicted_speedup), known_range(finding.run_speedup)
     if steps is None:
-        return "not estimated"
+        return ""
     if comes_once(finding):
-        return gain_words(finding) or "not estimated"
+        return gain_words(finding)
     likely = _likely(finding)
     what = "steps" if finding.of_steps else "training"
     if finding.is_at_most:
@@ -281,6 +285,7 @@ def speedup_words(finding: Finding, whole: str = "whole run") -> str:
         words += "" if likely is None else f", most likely {times_words(likely)}x"
         words += "" if run is None else f", {whole} {_range(run)}"
     by_whom = "trainprof tune" if finding.is_tried_by_tune else "a rerun with trainprof compare"
+    words += ", may be slower" if is_unsure(finding) else ""
     words += f" (estimate; {by_whom} measures it)"
     return words + (f"; low confidence: {finding.low_confidence}" if finding.low_confidence else "")
 

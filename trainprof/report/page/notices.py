@@ -17,7 +17,9 @@ _THROTTLED_FROM: Final = 0.05
 
 
 def doubt(summary: RunSummary) -> str:
-    """Returns why times are estimates, as one sentence; "" where they are not."""
+    """Returns why times are estimates, as one sentence; "" where they are not, or none is shown."""
+    if not summary.training.steps:
+        return ""
     reasons = [*_disturbed(summary), *_by_recording(summary)]
     steady = summary.training.steady_steps
     if summary.is_judged and steady < MANY_STEPS:

@@ -150,6 +150,7 @@ class _BarRow:
 
 def batch_bars(groups: Sequence[BatchGroup], page: Page) -> list[Text]:
     """Returns a line for each part; a group is in one unit and may have a line for its whole."""
+    groups = [BatchGroup(x.title, [y for y in x.parts if y.seconds > 0]) for x in groups]
     shown = [group for group in groups if group.parts]
     if not shown:
         return []
