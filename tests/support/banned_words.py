@@ -35,7 +35,7 @@ WORDS: Final = {
     r"queued for (?:a |the )?(?:cpu|cores?)": "waiting for a CPU core",
     r"held against": "compared with",
     r"nobody (?:knows|can know|could know|can tell)|cannot know|can't know": "unknown",
-    r"(?:is|was) no(?! longer)|(?:is|are) none": "is not ..., there is no ...",
+    r"(?<!there )(?:is|was) no(?! longer)|(?-i:(?:is|are) none)": "is not ..., there is no ...",
 }
 NAMES: Final = frozenset({"one", "found", "case", "fed", "facts", "told"})
 _EXEMPT: Final = re.compile(r"(?:forward|backward)(?: or backward)? pass(?:es)?", re.IGNORECASE)

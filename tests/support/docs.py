@@ -22,9 +22,13 @@ UPDATE: Final = "run pytest tests/test_docs.py --update-docs"
 _PAGE: Final = re.compile(r"(<!-- page: (\S+?)(?:#(.+?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 _ROWS: Final = re.compile(r"(<!-- tested -->\n).*(<!-- end -->)", re.DOTALL)
 _LABEL: Final = re.compile(r"([A-Z][\w ]{2,30}): ")
-# "num_workers=2", "__getitem__", "torch.get_num_threads()"
-_NAME: Final = re.compile(
-    r"`[^`]*`|(?<![\w./])(?:\w+\.)*\w*_\w+(?:\.\w+)*(?:=\w+(?:\.\w+)*)?(?:\([^()\s]*\))?"
+# Code in plain text: what is in backticks, calls, settings, and names with an underscore.
+_CODE: Final = re.compile(
+    r"`[^`]*`|[\w.]+\(\.\.\., [^()]*\)"
+    r"|(?:(?<![\w)])\.)?(?:\w+\.)*\w+\(\)(?:\.\w+\(\))*"
+    r"|(?:(?<![\w)])\.|\b\w+\.)(?:\w+\.)*\w+\([^()\s]*\)"
+    r"|(?<![\w./])(?:\w+\.)*\w*_\w+(?:\.\w+)*(?:=\w+(?:\.\w+)*)?(?:\([^()\s]*\))?"
+    r'|\b[a-z]\w*=(?:True|False|None|\d+|"[^"\s]*")'
 )
 _PLAIN_WORD: Final = re.compile(r"\A(?!torch|trainprof)[a-z]+(?=[\s,])")
 _AREAS: Final = {
@@ -154,4 +158,4 @@ def _in_code(text: str) -> str:
         name = match.group().strip("`")
         return f"[{name}]({name}.md)" if rule_named(name) else f"`{name}`"
 
-    return _NAME.sub(named, text)
+    return _CODE.sub(named, text)
