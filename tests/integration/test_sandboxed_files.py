@@ -126,5 +126,5 @@ def test_where_the_kernel_refuses_namespaces_the_reason_is_one_line(tmp_path: Pa
     refuse += ' --bounding-set=-sys_admin --inh-caps=-all "$@"'
     context = ("unshare", "--user", "--map-root-user", "sh", "-c", refuse, "sh")
     result = written_in(context, tmp_path / "tune", tmp_path / "work", home=tmp_path)
-    assert result["reason"].startswith("No sandbox for trials: the kernel refuses namespaces (")
+    assert "refuses namespaces (" in result["reason"]
     assert "\n" not in result["reason"]

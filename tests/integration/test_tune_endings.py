@@ -20,7 +20,7 @@ from trainprof.record.run_directory import RunDirectory
 from trainprof.tune.choice import against
 from trainprof.tune.measurements import Measurements
 from trainprof.tune.runner import ScriptRunner
-from trainprof.tune.trial import FirstPass, Limits, Measured, Trial, baseline
+from trainprof.tune.trial import FirstEpoch, Limits, Measured, Trial, baseline
 from trainprof.tune.trial_reading import DID_NOT_END
 
 # -- streams: how long their passes are with workers
@@ -70,8 +70,8 @@ def test_workers_that_repeat_a_stream_are_told_from_those_that_share_it(
     trial = Trial("num_workers=2", {"num_workers": 2}, sites=(SITE,))
     base, changed = runner.run(baseline(), 1, LIMITS), runner.run(trial, 1, LIMITS)
     assert (base.outcome, changed.outcome) == (OK, OK)
-    assert base.passes == {SITE: FirstPass(30, is_ended=True)}
-    assert changed.passes == {SITE: FirstPass(with_workers, is_ended=True)}
+    assert base.first_epochs == {SITE: FirstEpoch(30, is_ended=True)}
+    assert changed.first_epochs == {SITE: FirstEpoch(with_workers, is_ended=True)}
     assert bool(against(Measurements([base, changed]), trial)) is (how == "repeats")
     summary = saved_summary(RunDirectory(tmp_path / "tune" / base.directory))
     assert summary is not None

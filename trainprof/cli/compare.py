@@ -1,4 +1,4 @@
-"""`trainprof compare`: whether one run trains faster than another, and what else changed."""
+"""`trainprof compare`: which of two runs trains faster, and what changed between them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import typer
 
+from trainprof.cli import options
 from trainprof.cli.options import Format, FormatOption
 from trainprof.cli.output import complain, json_text, page_of, write
 from trainprof.cli.report import summary_of
@@ -37,7 +38,7 @@ def _percent(text: str | float) -> float:
     match = _PERCENT.fullmatch(str(text).strip())
     value = float(match[1]) if match else math.inf
     if not value < math.inf:
-        raise typer.BadParameter(f"{text!r} is no percentage: write 5 or 2.5")
+        raise typer.BadParameter(f"{text!r} is not a percentage: write 5 or 2.5")
     return value
 
 
@@ -46,53 +47,55 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="BASE OTHER",
-            help="Runs as `report` takes them; each OTHER is compared with BASE.",
+            help="Saved runs; each OTHER is compared with BASE.",
             show_default=False,
         ),
     ] = None,
     base: Annotated[
         list[str] | None,
-        typer.Option(metavar="RUN", help="A run of BASE; repeat it for repeated runs."),
+        typer.Option(metavar="RUN", help="A run of the base side; repeatable."),
     ] = None,
     other: Annotated[
         list[str] | None,
-        typer.Option(metavar="RUN", help="A run of OTHER; repeat it for repeated runs."),
+        typer.Option(metavar="RUN", help="A run of the other side; repeatable."),
     ] = None,
     fail_if_slower: Annotated[
         float | None,
         typer.Option(
             parser=_percent,
             metavar="PCT",
-            help="End with 1 when a step certainly takes over PCT percent longer, "
-            "with 2 when that cannot be told.",
+            help="Exit with 1 if a step is more than PCT percent slower, with 2 if noise hides it.",
         ),
     ] = None,
     format: FormatOption = Format.TERMINAL,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show all there is.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of ours.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show every figure.")] = False,
+    debug: options.Debug = False,
 ) -> int:
-    """Compare runs: what changed, with the noise of step times taken into account."""
+    """Compare saved runs: which is faster, by how much, and whether noise explains it.
+
+    One run a side is often too noisy. Record three, and name them with --base and --other.
+    """
     sides = _sides(runs or [], base or [], other or [])
     read: dict[str, ComparedRun] = {}
     comparisons = [_comparison(first, second, read, fail_if_slower) for first, second in sides]
     write(sys.stdout, _rendered(comparisons, format, verbose=verbose))
     statuses = {_judged(comparison, fail_if_slower) for comparison in comparisons}
-    # One that is slower is worth knowing before those of which nothing is known.
+    # A tripped gate goes before one that could not be judged.
     return 1 if 1 in statuses else max(statuses)
 
 
 def _sides(
     runs: Sequence[str], base: Sequence[str], other: Sequence[str]
 ) -> list[tuple[list[str], list[str]]]:
-    """Returns what is compared with what, as names of runs."""
+    """Returns pairs of sides, as names of runs."""
     hint = "trainprof compare BASE OTHER, or --base A1 --base A2 --other B1 --other B2"
     if base or other:
         if runs or not (base and other):
-            why = "each side takes a run of its own, by --base and --other, and no run besides"
+            why = "--base and --other go together, without other runs"
             raise NothingToCompare(why, hint=hint)
         return [(list(base), list(other))]
     if len(runs) < 2:
-        raise NothingToCompare("it takes two runs to compare", hint=hint)
+        raise NothingToCompare("compare needs two runs", hint=hint)
     return [([runs[0]], [name]) for name in runs[1:]]
 
 
@@ -104,10 +107,10 @@ def _comparison(
 
     runs = [_run(name, read) for name in (*base, *other)]
     for place, run in enumerate(runs):
-        # Counted twice it would make noise look smaller.
+        # Counted twice, it would make noise look smaller.
         if run.directory in [earlier.directory for earlier in runs[:place]]:
-            hint = "give each run once, on one side"
-            raise RunGivenTwice(f"{run.name} is given twice", hint=hint)
+            hint = "name each run once, on one side"
+            raise RunGivenTwice(f"{run.name} is named twice", hint=hint)
     runs = named_apart(runs)
     limit = None if percent is None else percent / 100
     return comparison.compare(runs[: len(base)], runs[len(base) :], limit=limit)
@@ -122,8 +125,8 @@ def _run(name: str, read: dict[str, ComparedRun]) -> ComparedRun:
         summary = summary_of(directory)
         if "training" in summary.not_observed and summary.training.steps == 0:
             raise RunDamaged(
-                f"{name} has nothing to compare: {summary.not_observed['training']}",
-                hint=f"see what there is: trainprof report {name}",
+                f"{name} has no training to compare: {summary.not_observed['training']}",
+                hint=f"trainprof report {name} shows what was recorded",
             )
         try:
             read[path] = read_compared_run(directory, summary)
@@ -144,7 +147,7 @@ def _rendered(comparisons: Sequence[Comparison], format: Format, *, verbose: boo
 
 
 def _judged(comparison: Comparison, percent: float | None) -> int:
-    """Says on stderr what the gate says, unless it passed, and returns its exit status."""
+    """Reports a gate that did not pass on stderr, and returns its exit status."""
     gate = comparison.gate
     if gate is None or gate.outcome not in _STATUSES:
         return 0

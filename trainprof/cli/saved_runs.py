@@ -22,8 +22,8 @@ _LATEST: Final = re.compile(rf"{LATEST}(?:~([0-9]{{1,6}}))?")
 _FAILED: Final = frozenset({"exception", "signal", "killed", "unknown"})
 _RUNNING: Final = "running"
 _NEWEST_NAMED: Final = 3
-# A manifest without a pid is of a run that starts, or of `tune` between two trials.
-_STARTING_S: Final = 600
+# A run on another machine, or of `tune`, counts as running until it has written nothing for this.
+_SILENT_S: Final = 600
 
 
 class RunNotFound(TrainprofError):
@@ -55,10 +55,14 @@ class SavedRun:
     def is_running(self) -> bool:
         if self._reason != _RUNNING:
             return False
-        pid = self.manifest.get("script_pid")
-        if isinstance(pid, int):
-            return Path(f"/proc/{pid}").exists() or not Path("/proc/self").exists()
-        return time.time() - self.directory.path.stat().st_mtime < _STARTING_S
+        from trainprof.analysis.run.recording import is_alive
+
+        pid, host = self.manifest.get("script_pid"), self.manifest.get("host")
+        if isinstance(host, dict) and host.get("name") == os.uname().nodename and pid is not None:
+            return is_alive(pid, self.manifest, known_ns=None)
+        path = self.directory.path
+        written_s = [file.stat().st_mtime for file in (path, *path.glob("**/samples/host.jsonl"))]
+        return time.time() - max(written_s) < _SILENT_S
 
     @property
     def has_failed(self) -> bool:

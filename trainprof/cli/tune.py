@@ -1,25 +1,23 @@
-"""`trainprof tune`: what would really help, by measured reruns of the same script."""
+"""`trainprof tune`: measures which settings make the same script faster."""
 
 from __future__ import annotations
 
 import sys
-import threading
-import time
-from typing import TYPE_CHECKING, Annotated, Final, TextIO
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from trainprof.cli import options
 from trainprof.cli.options import Format, FormatOption, at_least, seconds_between
-from trainprof.cli.output import complain, is_terminal, width_of, write
+from trainprof.cli.output import complain, page_of, write
 from trainprof.cli.report import rendered
 from trainprof.cli.saved_runs import find_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from trainprof.report.progress import TimedProgress
     from trainprof.tune.measurements import Progress
     from trainprof.tune.session import TuneRun
+    from trainprof.tune.trial import Measured
 
 INTERRUPTED: Final = 130  # as a shell shows Ctrl-C
 _LEAST_STEPS: Final = 30
@@ -35,7 +33,7 @@ def tune(
         typer.Option(
             parser=seconds_between(10),
             metavar="DURATION",
-            help="Time for all trials, 10s at least.  [default: 10m]",
+            help="Time for all trials, at least 10s.  [default: 10m]",
             show_default=False,
         ),
     ] = None,
@@ -44,38 +42,39 @@ def tune(
         typer.Option(
             parser=at_least(_LEAST_STEPS),
             metavar="N",
-            help="Stop each trial after N steps, 30 at least.  [default: as the budget suggests]",
+            help="End each trial after N steps, at least 30.  [default: fitted to the budget]",
             show_default=False,
         ),
     ] = None,
     allow_numerics: Annotated[
-        bool, typer.Option("--allow-numerics", help="Try settings that change the numbers, too.")
+        bool,
+        typer.Option(
+            "--allow-numerics", help="Also try settings that change results, such as TF32."
+        ),
     ] = False,
     resume: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Go on with an earlier tune run, as it was begun."),
+        typer.Option(metavar="RUN", help="Continue an earlier tune run, with the same command."),
     ] = None,
     unsandboxed: Annotated[
         bool,
         typer.Option(
             "--unsandboxed",
-            help="Run trials without a sandbox, where the kernel allows none: they can change your "
+            help="Run trials without a sandbox, if the kernel refuses one: they can modify your "
             "files.",
         ),
     ] = False,
     interval: options.IntervalIfGiven = None,
     format: FormatOption = Format.TERMINAL,
-    quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", help="Say nothing while trials run.")
-    ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show no progress.")] = False,
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> int:
-    """Rerun SCRIPT with other settings, and say what makes it faster.
+    """Rerun SCRIPT with other settings and measure which are faster.
 
-    The script is not edited: settings are changed from outside. Each trial runs in a sandbox: it
-    sees your files, and what it writes is discarded. {trial} in its arguments becomes the trial's
-    name.
+    Your script is not edited: trainprof changes the settings while it runs. Trials see a
+    copy-on-write view of your files; the originals are never modified. {trial} in ARGS is replaced
+    by the name of the trial.
     """
     from trainprof.analysis.summary.tune import INTERRUPTED as STOPPED
     from trainprof.tune.runner import Script
@@ -84,19 +83,21 @@ def tune(
 
     words = options.words(script, arguments)
     if not words and module is None:
-        again = "" if resume is None else ": --resume needs the same command again"
-        raise typer.BadParameter(f"missing: what to tune{again}", param_hint="'SCRIPT'")
+        again = "" if resume is None else ": repeat the command of the tune run after --resume"
+        raise typer.BadParameter(f"no script to tune{again}", param_hint="'SCRIPT'")
     given = Script(words, module)
     order = TuneOptions(
         given, output, budget, trial_steps, allow_numerics, interval, not unsandboxed
     )
     run = begin(order) if resume is None else resumed(find_run(resume), order)
-    if not quiet:
-        write(sys.stderr, _opening(run))
     try:
-        with TuneProgress(None if quiet else sys.stderr) as progress:
-            summary = measure(run, tell=progress, announce=progress.announce)
-    except StoppedTooEarly as stopped:  # the user's wish, no error
+        if quiet:
+            summary = measure(run)
+        else:
+            write(sys.stderr, _opening(run))
+            with _progress(run) as shown:
+                summary = measure(run, on_progress=Shown(shown), announce=shown.say)
+    except StoppedTooEarly as stopped:  # requested, not an error
         complain(str(stopped), stopped.hint)
         return INTERRUPTED
     write(sys.stdout, rendered(summary, format, verbose=verbose))
@@ -105,120 +106,60 @@ def tune(
 
 
 def _opening(run: TuneRun) -> str:
-    """Returns what is said ahead of the first trial."""
-    where = f"trainprof: trials are kept in {run.directory.path}\n"
+    """Returns what stderr shows before the first trial."""
+    lines = []
+    if run.journal.done:
+        lines.append(f"Resuming: {len(run.journal.done)} earlier runs are kept.")
     if run.sandbox is None:
-        how = (
-            "No sandbox: each trial runs in a scratch working directory and can change files "
-            "elsewhere. The first one lists the files that its Python code opens for writing; "
-            "other programs and native code escape that."
+        lines.append(
+            "No sandbox: trials run in a scratch copy of the working directory, and can modify "
+            "files elsewhere. The page lists files that their Python code opened for writing."
         )
     else:
-        how = (
-            "Trials run in a sandbox: they see your files, and what they write is discarded. Not "
-            "contained: network, services, devices, /dev/shm. Experiment trackers are offline."
+        lines.append(
+            "Trials see a copy-on-write view of your files; the originals are never modified. "
+            "Network, services, devices and /dev/shm are shared. Experiment trackers are offline."
         )
         if run.sandbox.memory_bytes is not None:
             gib = run.sandbox.memory_bytes / (1 << 30)
-            how += f" What they write is held in memory, up to {gib:.1f} GiB."
-    return f"{where}{how}\n"
+            lines.append(f"Files that trials write are kept in memory, at most {gib:.1f} GiB.")
+    if run.plan is not None:
+        lines.append(f"trainprof: {run.plan}")
+    page = page_of(sys.stderr)
+    text = page.written([line for sentence in lines for line in page.paragraph(sentence)])
+    return f"trainprof: recording trials in {run.directory.path}\n{text}"
 
 
-_EVERY_S: Final = 1.0
+def _progress(run: TuneRun) -> TimedProgress:
+    from trainprof.report.progress import TimedProgress
+    from trainprof.tune.trial_limits import duration
+
+    return TimedProgress(sys.stderr, page_of(sys.stderr), run.budget_s, duration)
 
 
-class TuneProgress:
-    """Called before and after each run of a trial; on a terminal the trial's line counts down."""
+class Shown:
+    """Shows each trial that runs, and its result; earlier runs of a resumed search are silent."""
 
-    def __init__(
-        self, stream: TextIO | None, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._stream, self._clock = stream, clock
-        self._is_live = is_terminal(stream)
-        self._width = width_of(stream)
-        self._lock = threading.Lock()
-        self._running: tuple[Progress, float] | None = None
-        self._kept = 0  # and not told of yet
-        self._has_run = False
-        self._over = threading.Event()
-
-    def __enter__(self) -> TuneProgress:
-        if self._is_live:
-            threading.Thread(target=self._tick, name="trainprof-progress", daemon=True).start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._over.set()
-        with self._lock:
-            if self._running is not None and self._is_live:
-                write(self._stream, self._cleared())
-            self._running = None
-            self._tell_kept(", and none run anew" if not self._has_run else "")
+    def __init__(self, shown: TimedProgress) -> None:
+        self._shown = shown
 
     def __call__(self, progress: Progress) -> None:
         if progress.is_kept:
-            self._kept += progress.measured is not None
             return
-        with self._lock:
-            self._has_run = True
-            self._tell_kept()
-            if progress.measured is None:
-                self._running = progress, self._clock()
-            else:
-                self._running = None
-                clear = self._cleared() if self._is_live else ""
-                left = "" if self._is_live else f" ({_left(progress.left_s)} left)"
-                line = f"{_at(progress)}: {progress.trial.name}: {_result(progress)}{left}"
-                write(self._stream, f"{clear}{line}\n")
-        self.draw()
-
-    def announce(self, sentence: str) -> None:
-        """Writes a sentence between the lines of two trials."""
-        with self._lock:
-            clear = self._cleared() if self._is_live and self._running is not None else ""
-            write(self._stream, f"{clear}trainprof: {sentence}\n")
-
-    def _tell_kept(self, more: str = "") -> None:
-        if self._kept:
-            from trainprof.report.text.units import counted
-
-            write(self._stream, f"{counted(self._kept, 'trial')} kept from before{more}\n")
-        self._kept = 0
-
-    def draw(self) -> None:
-        """Writes the line of the trial that runs anew, with the time that is left by now."""
-        with self._lock:
-            if self._running is None or not self._is_live:
-                return
-            progress, began_s = self._running
-            left_s = max(progress.left_s - (self._clock() - began_s), 0.0)
-            line = f"{_at(progress)}: {progress.trial.name} ... {_left(left_s)} left"
-            write(self._stream, f"{self._cleared()}{line[: self._width - 1]}")
-
-    def _cleared(self) -> str:
-        return f"\r{' ' * (self._width - 1)}\r"
-
-    def _tick(self) -> None:
-        try:
-            while not self._over.wait(_EVERY_S):
-                self.draw()
-        except (OSError, ValueError):  # the terminal is gone
-            return
+        number = progress.done + (progress.measured is None)
+        label = f"trial {number}: {progress.trial.name}"
+        if progress.measured is None:
+            self._shown.begin(label, progress.left_s)
+        else:
+            self._shown.end(f"{label}: {_result(progress.measured)}")
 
 
-def _at(progress: Progress) -> str:
-    at = f"trial {progress.done + (progress.measured is None)}"
-    return at if progress.expected is None else f"{at} of about {progress.expected}"
-
-
-def _result(progress: Progress) -> str:
-    """Returns the pace that the table will have: with starts of passes, where training has some."""
+def _result(run: Measured) -> str:
+    """Returns the pace as in the table, epoch starts included, or how the trial failed."""
     from trainprof.analysis.summary.tune import TOO_FEW_STEPS
     from trainprof.report.text.units import three_digits
     from trainprof.tune.trial import WARM_UP
 
-    run = progress.measured
-    assert run is not None
     if run.trial.name == WARM_UP and run.outcome == TOO_FEW_STEPS:
         return "done, not counted"
     pace = run.training_pace or run.pace
@@ -226,8 +167,3 @@ def _result(progress: Progress) -> str:
         return run.outcome if run.detail is None else f"{run.outcome}: {run.detail}"
     unit = "batches" if run.trial.data == "alone" else "steps"
     return f"{three_digits(1 / pace.mean_s)} {unit}/s"
-
-
-def _left(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"

@@ -1,4 +1,4 @@
-"""What two sides do not have in common: how far a comparison holds, and what was changed."""
+"""Finds what differs between two sides of runs: what changed, and what makes them incomparable."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from trainprof.analysis.run.metadata import MAX_NUMBER, number_at
 from trainprof.analysis.summary.run import Exit
 from trainprof.compare.compared_run import ComparedRun
 
-# Kinds of differences. But for UNFINISHED, SETTING and REMARK the sides are unlike by them.
-WORK: Final = "work"  # a step is another amount of work
-GROUND: Final = "ground"  # another script, machine or library
-UNUSABLE: Final = "unusable"  # recording slowed a run, or it has too few steps
-UNFINISHED: Final = "unfinished"  # a run failed, was ended from outside, or still runs
-SETTING: Final = "setting"  # what the user may have meant to change
-REMARK: Final = "remark"  # worth knowing when reading the numbers
+# Kinds of differences.
+WORK: Final = "work"  # a step does a different amount of work
+GROUND: Final = "ground"  # different script, machine or library
+UNUSABLE: Final = "unusable"  # a run was slowed by its recording, or has too few steps
+UNFINISHED: Final = "unfinished"  # a run failed, was killed or is still running
+SETTING: Final = "setting"  # probably the change under test
+REMARK: Final = "remark"  # affects how to read the numbers
 UNLIKE: Final = frozenset({WORK, GROUND, UNUSABLE})
 
 SCRIPT: Final = "script"
-SCRIPT_TEXT: Final = "the script's text"
+SCRIPT_TEXT: Final = "script source"
 BATCH_BYTES: Final = "a batch's size"
 DEVICE: Final = "device"
 GPU: Final = "GPU"
 TRAINERS: Final = "training processes"
 CPU_CORES: Final = "CPU cores"
 TORCH: Final = "torch"
-# A last batch that is not full makes no more of a difference than this.
+# Largest difference that a partial last batch causes.
 _SAME_SAMPLES: Final = 0.02
-# Of a training set that lies in memory nothing like this is read.
+# A training set in the page cache stays below this.
 _MUCH_READ_BYTES: Final = 16 << 20
 _LITTLE_READ: Final = 0.25
-# Mean sizes that differ by more than this share are other sizes.
+# Mean batch sizes differ if by more than this share,
 _OTHER_SIZE: Final = 0.1
-# And by this many standard errors: chance does that in one of a hundred cases.
+# and by this number of standard errors (p = 0.01).
 _CERTAIN: Final = 2.6
-# Last batches that are not full make no more of a difference.
+# Largest difference that partial last batches cause.
 _SAME_EPOCH: Final = 0.02
-# Beyond a last batch of each worker, epochs of a stream differ by less where files or samples are
-# shared unevenly. Workers that each yield all of it make an epoch at least twice as long.
+# Uneven sharding changes the length of an epoch by less, apart from one partial batch a worker.
+# Unsharded workers, which all yield everything, at least double it.
 _OTHER_EPOCH: Final = 0.1
 _FILES_NAMED: Final = 3
-# By the manifest's sections: settings that the command names, and what may be imported.
-_FILES: Final = (("settings", SETTING, ""), ("sources", REMARK, " beside the script"))
+# Sections of the manifest: config files named by the command, and modules next to the script.
+_FILES: Final = (("settings", SETTING, ""), ("sources", REMARK, " (next to the script)"))
 _LOADER_FIELDS: Final = ("num_workers", "pin_memory")
-# These say nothing without workers.
+# Meaningless without workers.
 _WORKER_FIELDS: Final = ("prefetch_factor", "persistent_workers", "start_method")
 _OPTION: Final = re.compile(r"--?[A-Za-z]")
-# What options and settings (`--lr 0.1`, `--lr=0.1`, `optimizer.lr=0.1`) are called by.
+# Names of options and settings: `--lr 0.1`, `--lr=0.1`, `optimizer.lr=0.1`.
 _NAMED: Final = re.compile(r"(--?[A-Za-z][^= ]*)|([+~]{0,2}[A-Za-z_][\w.@/-]*)=")
 
 Runs = Sequence[ComparedRun]
@@ -63,9 +63,9 @@ _Property = Callable[[ComparedRun], Hashable]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that the sides do not have in common, such as "batch size", and in a sentence.
+    """One difference, such as "batch size", and its text on the page.
 
-    `is_between` the sides; else runs of one side differ, or one run is not as it should.
+    `is_between`: between the sides. Otherwise within one side, or a fault of one run.
     """
 
     what: str
@@ -75,7 +75,7 @@ class Difference:
 
 
 def _script(run: ComparedRun) -> str | None:
-    """What was run in the end: of torchrun, python or accelerate the script that they start."""
+    """Returns the name of the script, also when torchrun, python or accelerate started it."""
     name = run.manifest.get("entry") or run.manifest.get("script")
     return os.path.basename(name.rstrip("/")) if isinstance(name, str) else None
 
@@ -89,13 +89,13 @@ def _word(value: object) -> str | None:
 
 
 def _device(run: ComparedRun) -> str | None:
-    """Such as "cpu" or "cuda"; the number of a device makes no difference."""
+    """Returns "cpu" or "cuda", without the index."""
     device = run.summary.run.device
     return None if device is None else device.split(":")[0]
 
 
 def _gpu(run: ComparedRun) -> str | None:
-    """Such as "NVIDIA H100"; None where nothing tells which of several kinds it was."""
+    """Returns "NVIDIA H100", or None if it is unknown which of several models was used."""
     system = run.summary.system
     gpus = [] if system is None or _device(run) in (None, "cpu") else system.gpus
     used = [gpu for gpu in gpus if gpu.is_used]
@@ -112,22 +112,22 @@ def _cores(host: Mapping[str, Any]) -> str | None:
 
 
 def _platform(host: Mapping[str, Any]) -> str | None:
-    """Such as "linux x86_64": the kernel's version between makes no other machine."""
+    """Returns "linux x86_64", without the kernel version."""
     value = host.get("platform")
     words = value.split() if isinstance(value, str) else []
     return f"{words[0]} {words[-1]}" if len(words) > 1 else None
 
 
 def ground_of_host(host: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what a manifest's host is, by the names of properties, as far as it is known."""
+    """Returns the known properties of a manifest's host, by name."""
     ground = {"platform": _platform(host), "CPU": _word(host.get("cpu")), CPU_CORES: _cores(host)}
     return {what: value for what, value in ground.items() if value is not None}
 
 
 def ground_of(run: ComparedRun) -> dict[str, str]:
-    """Returns the machine and libraries of a run, by the names of properties, as far as known.
+    """Returns the known properties of a run's machine and libraries, by name.
 
-    To which of the machine's cores a script binds itself is its own affair.
+    Cores are those of the machine: a script may bind itself to fewer.
     """
     ground = {what: read(run) for what, kind, read in _PROPERTIES if kind == GROUND}
     ground[CPU_CORES] = _cores(run.section("host"))
@@ -136,7 +136,7 @@ def ground_of(run: ComparedRun) -> dict[str, str]:
 
 
 def _cores_of_run(run: ComparedRun) -> str | None:
-    """Those that training could use: a command or the script may have bound it to fewer."""
+    """Returns the cores that training could use, after taskset or os.sched_setaffinity."""
     host = run.section("host")
     system = run.summary.system
     bound = None if system is None else number_at(system.cpu, "cores_usable")
@@ -153,8 +153,8 @@ _PROPERTIES: Final[tuple[tuple[str, str, _Property], ...]] = (
     (SCRIPT_TEXT, GROUND, _script_text),
     ("batch size", WORK, lambda run: feeder.batch_size if (feeder := run.feeder()) else None),
     ("world size", WORK, lambda run: run.summary.run.world_size or 1),
-    ("what counts as a step", WORK, lambda run: run.summary.training.step_source),
-    # Each for itself: ranks are one together.
+    ("step definition", WORK, lambda run: run.summary.training.step_source),
+    # Independent ones; all ranks of a job count as one.
     (TRAINERS, GROUND, lambda run: 1 + len(run.summary.trained_apart)),
     (DEVICE, GROUND, _device),
     (GPU, GROUND, _gpu),
@@ -163,15 +163,15 @@ _PROPERTIES: Final[tuple[tuple[str, str, _Property], ...]] = (
     (CPU_CORES, GROUND, _cores_of_run),
     (TORCH, GROUND, _version("torch")),
     ("CUDA", GROUND, _version("cuda")),
-    # A trial's cost nothing from one step on: they are copies of some that were made.
-    ("free batches", SETTING, lambda run: run.summary.training.free_from_step is not None),
-    ("torch's threads", SETTING, lambda run: run.summary.torch_threads),
+    # Trials that replay copies of their first batches.
+    ("cached batches", SETTING, lambda run: run.summary.training.free_from_step is not None),
+    ("torch threads", SETTING, lambda run: run.summary.torch_threads),
     ("Python", SETTING, _version("python")),
 )
 
 
 def differences(base: Runs, other: Runs) -> list[Difference]:
-    """Returns what the runs of two sides do not have in common, what matters most first."""
+    """Returns all differences, the most important first."""
     compared = [_compared(*named, base, other) for named in _PROPERTIES]
     listed = [*_arguments(base, other), *_same_script(compared, [*base, *other])]
     if not any(difference.kind == WORK for difference in listed):
@@ -186,7 +186,7 @@ def differences(base: Runs, other: Runs) -> list[Difference]:
 
 
 def _same_script(compared: Sequence[Difference | None], runs: Runs) -> list[Difference]:
-    """Names a script's name or its text, not both; a copy under another name is the same."""
+    """Keeps one of name and source: a copy under another name is the same script."""
     listed = {difference.what: difference for difference in compared if difference is not None}
     if SCRIPT in listed:
         texts = {_script_text(run) for run in runs}
@@ -195,15 +195,15 @@ def _same_script(compared: Sequence[Difference | None], runs: Runs) -> list[Diff
 
 
 def _compared(what: str, kind: str, read: _Property, base: Runs, other: Runs) -> Difference | None:
-    """None where nothing differs, and where a side does not know it."""
+    """Returns the difference in one property, None if equal or unknown on a side."""
     sides = [
         list(dict.fromkeys(value for run in runs if (value := read(run)) is not None))
         for runs in (base, other)
     ]
     for name, values in zip(("BASE", "OTHER"), sides, strict=True):
         if len(values) > 1 and all(sides):
-            own = "differs" if what == SCRIPT_TEXT else ", ".join(map(str, values))
-            text = f"the runs of {name} are not alike: {what} {own}"
+            shown = "" if what == SCRIPT_TEXT else f" ({', '.join(map(str, values))})"
+            text = f"runs of {name} differ in {what}{shown}"
             return Difference(what, GROUND if kind == SETTING else kind, text)
     if not all(sides) or sides[0] == sides[1]:
         return None
@@ -217,7 +217,7 @@ def _changed(what: str, kind: str, base: str, other: str) -> Difference:
 
 
 def _arguments(base: Runs, other: Runs) -> list[Difference]:
-    """Compares what all runs of a side share: a seed of its own is no change of a run."""
+    """Compares the arguments that all runs of a side share, so not the seed of each run."""
     commands = [
         [_named(run.summary.run.command[1:]) for run in side if run.summary.run.command]
         for side in (base, other)
@@ -229,13 +229,13 @@ def _arguments(base: Runs, other: Runs) -> list[Difference]:
     left, added = (" ".join(dict.fromkeys(mine - theirs)) for mine, theirs in (texts, texts[::-1]))
     if not left and not added:
         return []
-    text = f": {added} added" if added else f": {left} left out"
+    text = f" added: {added}" if added else f" removed: {left}"
     text = f" {left} -> {added}" if left and added else text
     return [Difference("arguments", SETTING, f"arguments{text}", is_between=True)]
 
 
 def _named(words: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns options with their values, and words by their place, each with its name."""
+    """Returns (name, text) of each option with its value; positional words have a number."""
     texts: list[str] = []
     for word in words:
         takes_value = texts and _OPTION.match(texts[-1]) and not re.search("[ =]", texts[-1])
@@ -251,7 +251,7 @@ def _named(words: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _varied(side: Sequence[Sequence[tuple[str, str]]]) -> set[str]:
-    """Returns the names of arguments that not all runs of a side have alike."""
+    """Returns the names of arguments that differ within a side."""
     names = {name for run in side for name, _ in run}
     return {
         name
@@ -261,7 +261,7 @@ def _varied(side: Sequence[Sequence[tuple[str, str]]]) -> set[str]:
 
 
 def _samples_per_step(base: Runs, other: Runs) -> list[Difference]:
-    """Gradients accumulated over more batches, or batches that a sampler makes larger."""
+    """Detects gradient accumulation and samplers with other batch sizes."""
     known = [
         [samples for run in runs if (samples := run.samples_per_step()) is not None]
         for runs in (base, other)
@@ -271,26 +271,26 @@ def _samples_per_step(base: Runs, other: Runs) -> list[Difference]:
     least, most = min(map(min, known)), max(map(max, known))
     if most <= least * (1 + _SAME_SAMPLES) or _have_short_ends([*base, *other]):
         return []
-    return [_changed("samples a step", WORK, *(f"{fmean(side):.4g}" for side in known))]
+    return [_changed("samples per step", WORK, *(f"{fmean(side):.4g}" for side in known))]
 
 
 def _have_short_ends(runs: Runs) -> bool:
-    """Whether last steps of passes that are not full explain it: shorter runs end fewer."""
+    """Returns whether partial last batches explain it: runs of other lengths end fewer epochs."""
     bounds = []
     for run in runs:
         training = run.summary.training
-        seen, passes = (run.samples_per_step() or 0.0) * training.steps, max(training.epochs, 1)
-        full_steps = max(training.steps - passes, 1)
-        bounds.append((seen / (training.steps + passes), max(seen - passes, 0.0) / full_steps))
+        seen, epochs = (run.samples_per_step() or 0.0) * training.steps, max(training.epochs, 1)
+        full_steps = max(training.steps - epochs, 1)
+        bounds.append((seen / (training.steps + epochs), max(seen - epochs, 0.0) / full_steps))
     steps = {run.summary.training.steps for run in runs}
     return len(steps) > 1 and max(low for low, _ in bounds) <= min(high for _, high in bounds)
 
 
 def _uncounted_samples(base: Runs, other: Runs) -> list[Difference]:
-    """Streams that make batches of their own, or whose workers each have one that is not full.
+    """Compares batch bytes where samples are not counted, as in streams that batch themselves.
 
-    Empty where samples are counted, and where batches may hold other numbers, but as many samples:
-    passes have as many of them, or there is one batch size and no pass that ended.
+    Empty if samples are counted, if epochs have the same number of batches, or if the batch size
+    is the same and no epoch ended.
     """
     runs = [*base, *other]
     sizes = [_batch_bytes(base), _batch_bytes(other)]
@@ -299,20 +299,20 @@ def _uncounted_samples(base: Runs, other: Runs) -> list[Difference]:
     means, errors = zip(*filter(None, sizes), strict=True)
     if not _are_other_sizes(means, errors):
         return []
-    passes = [[_ended(run) for run in side] for side in (base, other)]
-    if all(ended for side in passes for ended in side):
-        is_alike = _are_as_many(*passes)
+    epochs = [[_ended(run) for run in side] for side in (base, other)]
+    if all(ended for side in epochs for ended in side):
+        is_alike = _have_equal_epochs(*epochs)
     else:
         is_alike = any(feeder.batch_size for run in runs if (feeder := run.feeder()))
     changed = " -> ".join(f"{mean / 1024:,.4g} KiB" for mean in means)
-    text = f"a batch is {changed} on average, and its samples are not counted"
+    text = f"mean batch {changed}; samples per batch are unknown"
     return [] if is_alike else [Difference(BATCH_BYTES, WORK, text, is_between=True)]
 
 
 def _epochs(base: Runs, other: Runs) -> list[Difference]:
-    """Epochs of a stream that workers share otherwise: equal steps/s are no equal epochs.
+    """Compares the length of an IterableDataset's epoch, which depends on how workers shard it.
 
-    Empty where the sides have equal numbers of workers, or no run ended an epoch.
+    Empty if the sides have the same number of workers, or no epoch ended.
     """
     loaders = [[run.feeder() for run in side] for side in (base, other)]
     streams = [[x for x in side if x is not None and x.is_iterable] for side in loaders]
@@ -324,26 +324,26 @@ def _epochs(base: Runs, other: Runs) -> list[Difference]:
     if not _exceed(ended[0], ended[1], most) and not _exceed(ended[1], ended[0], most):
         return []
     changed = " -> ".join(f"{fmean(map(fmean, side)):,.4g}" for side in ended)
-    text = f"batches an epoch {changed}: workers share the stream differently"
-    return [Difference("batches an epoch", WORK, text, is_between=True)]
+    text = f"batches per epoch {changed}: workers shard the stream differently"
+    return [Difference("batches per epoch", WORK, text, is_between=True)]
 
 
 def _are_other_sizes(means: tuple[float, float], errors: tuple[float, float]) -> bool:
-    """Whether batches are of another size, and not by chance."""
+    """Returns whether the mean sizes differ by more than chance."""
     apart = abs(means[0] - means[1])
     is_chance = apart <= _CERTAIN * math.hypot(*errors)
     return not is_chance and apart > _OTHER_SIZE * max(means)
 
 
-def _are_as_many(base: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> bool:
-    """Whether the epochs that all runs ended, one at least, have as many batches on both sides."""
+def _have_equal_epochs(base: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> bool:
+    """Returns whether the epochs that all runs ended have the same number of batches."""
     common = min(map(len, (*base, *other)))
     means = [fmean(fmean(batches[:common]) for batches in side) for side in (base, other)]
     return max(means) <= (1 + _SAME_EPOCH) * min(means)
 
 
 def _exceed(long: Sequence[Sequence[int]], usual: Sequence[Sequence[int]], workers: int) -> bool:
-    """Whether all epochs have more batches than usual, by more than `workers` sharing explains."""
+    """Returns whether all epochs are longer than usual, beyond a partial batch per worker."""
     long = [epochs for epochs in long if epochs]
     if not long or not usual:
         return False
@@ -360,7 +360,7 @@ def _ended(run: ComparedRun) -> list[int]:
 
 
 def _batch_bytes(side: Sequence[ComparedRun]) -> tuple[float, float] | None:
-    """Returns the mean and its standard error, None where one of the runs does not tell it."""
+    """Returns the mean and its standard error, None if unknown for a run."""
     sizes = [
         (fetch.batch_bytes, fetch.batch_bytes_error)
         for run in side
@@ -390,45 +390,44 @@ def _setting(name: str) -> _Property:
     return value
 
 
-def _of_a_run(called: str, run: ComparedRun) -> list[Difference]:
+def _of_a_run(label: str, run: ComparedRun) -> list[Difference]:
     listed = []
     why = run.why_unusable()
     if why is not None:
-        listed.append(Difference("steady steps", UNUSABLE, f"{called} {why}"))
+        listed.append(Difference("steady steps", UNUSABLE, f"{label} {why}"))
     end = run.summary.run.exit
     ended = _ended_early(end)
     if ended is not None:
         is_wanted = end.reason == "interrupted" or end.after_limit is not None
-        listed.append(Difference("end", REMARK if is_wanted else UNFINISHED, f"{called} {ended}"))
+        listed.append(Difference("end", REMARK if is_wanted else UNFINISHED, f"{label} {ended}"))
     return listed
 
 
 def _ended_early(end: Exit) -> str | None:
-    """Says how a run ended that did not end as it should, None where it did."""
+    """Returns how a run failed, None if it completed."""
     if end.reason == "limit" or (end.reason == "completed" and not end.status):
         return None
     ended = {
         "completed": f"ended with exit status {end.status}",
-        "exception": "ended by an exception",
+        "exception": "raised an exception",
         "interrupted": "was stopped by Ctrl-C",
         "signal": f"was ended by signal {end.signal}",
         "killed": f"was killed by signal {end.signal}" if end.signal else "was killed",
         "running": "is still running",
-    }.get(end.reason, "ended in a way that is not known")
-    limit = end.after_limit
-    after = f", once training had been ended at the limit ({limit})" if limit else ""
+    }.get(end.reason, "ended for an unknown reason")
+    after = f" after reaching {end.after_limit}" if end.after_limit else ""
     return f"{ended}{f' ({end.detail})' if end.detail else ''}{after}"
 
 
 def _caches(base: Runs, other: Runs) -> list[Difference]:
-    """One side read its data from disk, the other from memory: the first run after a copy does."""
+    """Detects that one side read its data from disk, the other from the page cache."""
     reads = []
     for side in (base, other):
         fetches = [feeder.fetch for run in side if (feeder := run.feeder()) is not None]
         known = [(f.read_bytes, f.n) for f in fetches if f is not None and f.read_bytes is not None]
         if not known:
             return []
-        # By the batch: a longer run reads more.
+        # Per batch: a longer run reads more.
         a_batch = fmean(read_bytes / max(n, 1) for read_bytes, n in known)
         reads.append((a_batch, fmean(read_bytes for read_bytes, _ in known)))
     (least, _), (most, read_bytes) = sorted(reads)
@@ -436,12 +435,12 @@ def _caches(base: Runs, other: Runs) -> list[Difference]:
         return []
     cold, warm = ("BASE", "OTHER") if reads[0][0] == most else ("OTHER", "BASE")
     mib = read_bytes / (1 << 20)
-    text = f"{cold} read {mib:,.0f} MiB of its data from disk, {warm} had it in memory already"
+    text = f"{cold} read {mib:,.0f} MiB from disk; {warm} had its data in the page cache"
     return [Difference("page cache", REMARK, text)]
 
 
 def _edited(runs: Runs) -> list[Difference]:
-    """Files that are not the same in all runs; those beside the script it may not have used."""
+    """Detects edited files; the script may not use all modules next to it."""
     listed = []
     for section, kind, where in _FILES:
         digests: dict[str, set[str]] = {}

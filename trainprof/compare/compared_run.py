@@ -1,4 +1,4 @@
-"""A saved run as `compare` reads it: its summary, its steps one by one, and what it ran."""
+"""A saved run for a comparison: its summary, its single steps and its manifest."""
 
 from __future__ import annotations
 
@@ -20,29 +20,26 @@ from trainprof.analysis.timeline.steady_state import CHECKPOINT, MIN_STEADY_STEP
 from trainprof.analysis.timeline.step_series import StepSeries, read_step_series
 from trainprof.record.run_directory import RunDirectory
 
-# What busy neighbours cost through caches, memory and clocks, where nobody waits for a core: with
-# the other of two cores busy, equal runs of 2 ms steps differed by up to 10 %
+# Cost of busy neighbours through caches, memory and clocks, without waiting for a core. With one of
+# two cores busy, equal runs of 2 ms steps differed by up to 10 %
 # (benchmarks/compare_false_alarms.py).
 _SHARED_COST: Final = 0.2
-# What it costs when they take the core: torch's threads wait for one another, so that a step takes
-# far longer than the share that was taken. With a third taken from sample_scripts/healthy.py its
-# mean step became four times as long. A single thread waits for no other.
+# Cost of lost CPU time: torch's threads wait for each other, so a step slows by more than the lost
+# share. With a third lost, the mean step of sample_scripts/healthy.py took 4x longer.
 _STALL_POWER, _STALL_POWER_ALONE = 3, 2
 _MOST_TAKEN: Final = 0.9
-# What a virtual machine's cores may be faster or slower from run to run: neighbours, clocks and
-# hyperthreads that it does not see. Ten equal runs of benchmarks/scripts/two_ms.py took 2.03 to
-# 2.71 ms a step, a standard deviation of 11 %: two of them differ by less than 35 % in 95 of 100
-# cases. Of 9 and 8 equal runs of two threads, without and with two workers, it was 12 and 16 %.
+# Run-to-run variation of a virtual machine's cores: hidden neighbours, clocks, hyperthreads. Ten
+# equal runs of benchmarks/scripts/two_ms.py took 2.03 to 2.71 ms a step (standard deviation 11 %),
+# so 95 % of pairs differ by less than 35 %. With two threads it was 12 %, plus two workers 16 %.
 _VIRTUAL_WANDERS, _VIRTUAL_WANDERS_ALONE = 0.5, 0.35
 _ONE_CORE_PERCENT: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """One run; no `series` of its steps where the events are gone.
+    """One run; without `series` if its events are gone.
 
-    `checkpoints_s`: what checkpoints added to a mean steady step, where steps that save are left
-    out.
+    `checkpoints_s`: time that excluded checkpoint steps would add to the mean steady step.
     """
 
     summary: RunSummary
@@ -56,17 +53,17 @@ class ComparedRun:
         return self.summary.run.name
 
     def section(self, name: str) -> Mapping[str, Any]:
-        """Returns an object of the manifest, {} where it is not one."""
+        """Returns an object of the manifest, {} if missing."""
         section = self.manifest.get(name)
         return section if isinstance(section, Mapping) else {}
 
     def feeder(self) -> Loader | None:
-        """Returns the loader that feeds training, of several that with most batches."""
+        """Returns the training loader with the most batches."""
         training = [loader for loader in self.summary.loaders if loader.role == TRAINING]
         return max(training, key=lambda loader: loader.iterations, default=None)
 
     def samples_per_step(self) -> float | None:
-        """Returns how many samples an update sees, over all ranks; None where it is not known."""
+        """Returns samples per optimizer step over all ranks, None if unknown."""
         training, feeder = self.summary.training, self.feeder()
         if training.samples and training.steps:
             return training.samples / training.steps
@@ -81,14 +78,14 @@ class ComparedRun:
         return self.summary.training.steady_steps
 
     def why_unusable(self) -> str | None:
-        """Returns why it does not show how fast training is, None where it does."""
+        """Returns why its step time cannot be compared, None if it can."""
         if self.summary.lines is not None:
-            return "was slowed: its lines were timed"
+            return "was slowed by line timing"
         if self.summary.run.device_timing == "synchronized":
-            return "was slowed: --cuda-sync waited for the device"
+            return "was slowed by --cuda-sync"
         steps = self.steady_steps()
         if steps < MIN_STEADY_STEPS or self.mean_step_s() is None:
-            return f"has {steps} steady steps; a verdict takes {MIN_STEADY_STEPS}"
+            return f"has {steps} steady steps ({MIN_STEADY_STEPS} needed)"
         return None
 
     def mean_step_s(self) -> float | None:
@@ -100,18 +97,18 @@ class ComparedRun:
         return step.mean if step is not None and step.mean > 0 else None
 
     def parts_s(self) -> Mapping[str, float]:
-        """Returns what a mean steady step consists of, by the ledger's keys, in s."""
+        """Returns the mean steady step by the ledger's keys, in s."""
         if self.series is not None and len(self.series.steady_s):
             return {key: float(part.mean()) for key, part in self.series.parts_s.items()}
         return self.summary.training.per_step_s or {}
 
     @property
     def is_whole(self) -> bool:
-        """Whether it went to its own end."""
+        """Whether the script ran to its end."""
         return self.summary.run.exit.is_whole
 
     def pace(self) -> Pace | None:
-        """Returns how fast its steady steps were, None where there is none."""
+        """Returns the pace of its steady steps, None without any."""
         mean_s = self.mean_step_s()
         if mean_s is None:
             return None
@@ -119,16 +116,16 @@ class ComparedRun:
         return Pace(mean_s, steps_s, self.cycle(), self.disturbance(), self.wandering())
 
     def training_pace(self) -> Pace | None:
-        """Returns how fast it trains, with starts of passes spread over their steps.
+        """Returns the pace with epoch starts spread over the steps of their epoch.
 
-        Where it went to its end all of them count; else those after the first, which stand for what
-        would have followed, or the first pass alone. What else comes between passes
-        (checkpoints, plots) is no part of it: how often depends on where a run was ended.
+        Counts all epochs of a run that ended by itself, else those after the first, or the first
+        alone. Excludes other work between epochs (checkpoints, plots), which depends on where a run
+        was ended.
         """
         return self._with(self._starts_per_step())
 
     def later_pace(self) -> Pace | None:
-        """Returns the same by the starts of later passes alone, which runs of any length share."""
+        """Returns the same by the starts of later epochs alone, comparable at any run length."""
         return self._with(self._later_starts_s())
 
     def _with(self, starts_s: Floats) -> Pace | None:
@@ -139,7 +136,7 @@ class ComparedRun:
         return replace(pace, mean_s=mean_s, starts_s=starts_s) if mean_s > 0 else pace
 
     def _starts_per_step(self) -> Floats:
-        """Returns what each start of a pass adds to a step; none where no pass is known whole."""
+        """Returns what each epoch start adds to a step; empty if no epoch's length is known."""
         if self.series is None or len(self.series.starts_s) == 0:
             return np.zeros(0)
         starts_s, steps = self.series.starts_s, self.series.steps_of_epochs
@@ -148,16 +145,16 @@ class ComparedRun:
             return per_step
         if len(starts_s) > 1:
             return self._later_starts_s()
-        length = self._steps_of_a_pass()
+        length = self._steps_of_epoch()
         if length is None:
             return starts_s[:0]
-        first_pass: Floats = starts_s / max(float(steps[0]), length, 1.0)
-        return first_pass
+        first_epoch: Floats = starts_s / max(float(steps[0]), length, 1.0)
+        return first_epoch
 
     def _later_starts_s(self) -> Floats:
-        """Returns what each pass's start after the first adds to a step, shape (n_passes - 1,).
+        """Returns what each epoch start after the first adds to a step, shape (n_epochs - 1,).
 
-        The last pass may have been cut short, and counts as long as the longest.
+        The last epoch may be cut short, so it counts with the length of the longest.
         """
         if self.series is None or len(self.series.starts_s) < 2:
             return np.zeros(0)
@@ -166,24 +163,24 @@ class ComparedRun:
         per_step: Floats = self.series.starts_s[1:] / max(float(steps[1:].mean()), 1.0)
         return per_step
 
-    def _steps_of_a_pass(self) -> float | None:
-        """Returns it by the length of the loader that feeds training, None where it has none."""
+    def _steps_of_epoch(self) -> float | None:
+        """Returns steps per epoch from len(loader), None without a length."""
         feeder, training = self.feeder(), self.summary.training
         if feeder is None or not feeder.length or not training.iterations:
             return None
         return feeder.length * training.steps / training.iterations
 
     def cycle(self) -> int:
-        """Returns after how many steps waits repeat: loader workers take turns."""
+        """Returns the period of waits in steps: workers deliver in turn."""
         feeder = self.feeder()
         workers = integer(feeder.num_workers) if feeder is not None else None
         return min(max(workers or 1, 1), max(self.steady_steps(), 1))
 
     def disturbance(self) -> float:
-        """Returns by what share other processes may have made the run longer.
+        """Returns the share by which other processes may have slowed the run, 0 if unknown.
 
-        Taken from it was at most the CPU that others used, and no more of the time than somebody
-        waited for a core. 0 where nothing is known.
+        Lost CPU time is at most what others used, and at most the time that threads waited for a
+        CPU core.
         """
         system = self.summary.system
         cpu = None if system is None else system.shared_cpu
@@ -195,7 +192,7 @@ class ComparedRun:
         return cost * self._host_share()
 
     def wandering(self) -> float:
-        """Returns by what share cores that are, or may be, virtual may have changed its pace."""
+        """Returns the share by which possibly virtual cores may have changed its pace."""
         system = self.summary.system
         if system is None or self.section("host").get("is_virtual") is False:
             return 0.0
@@ -205,22 +202,19 @@ class ComparedRun:
         return most * share * self._host_share()
 
     def _computes_alone(self) -> bool:
-        """Whether one thread trains, and waits for no other, no worker and no rank."""
+        """Whether a single thread trains, without workers or ranks to wait for."""
         summary = self.summary
         return summary.torch_threads == 1 and not summary.has_workers and not summary.ranks
 
     def _host_share(self) -> float:
-        """Returns for how much of its time the host's pace is the run's, 0 to 1.
-
-        That is all of it without a device, else what the device waited.
-        """
+        """Returns the share of time paced by the host: 1 on CPU, else the device's idle share."""
         if not self.summary.run.is_on_device:
             return 1.0
         return 1.0 - (self.summary.device_busy_share or 0.0)
 
 
 def without_saves(run: ComparedRun) -> ComparedRun:
-    """Returns a run without those of its steady steps that save checkpoints, where few do."""
+    """Returns a run without the few of its steady steps that save checkpoints."""
     series = run.series
     if series is None:
         return run
@@ -234,7 +228,7 @@ def without_saves(run: ComparedRun) -> ComparedRun:
 
 
 def named_apart(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
-    """Returns runs of which those that share a name go by their paths."""
+    """Returns the runs, with paths in place of names that are not unique."""
     names = Counter(run.name for run in runs)
 
     def by_path(run: ComparedRun) -> ComparedRun:
@@ -245,6 +239,6 @@ def named_apart(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
 
 
 def read_compared_run(directory: RunDirectory, summary: RunSummary) -> ComparedRun:
-    """Reads what `compare` needs of a run besides its summary."""
+    """Reads a saved run's steps and manifest."""
     series = read_step_series(directory)
     return ComparedRun(summary, series, manifest_of_first(directory), str(directory.path))

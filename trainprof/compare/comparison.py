@@ -1,4 +1,4 @@
-"""Two sides of runs: the answer with its interval, and their figures side by side."""
+"""Compares two sides of runs: a verdict with its interval, and the figures of both."""
 
 from __future__ import annotations
 
@@ -25,20 +25,17 @@ from trainprof.compare.compared_run import ComparedRun, without_saves
 STEP: Final = "step"
 SAMPLE: Final = "sample"
 PART_PREFIX: Final = "per_step_s."
-# Runs of so many times as many steps have other shares of what comes once in a run.
+# With this ratio of run lengths, one-time costs have different shares.
 _MANY_MORE: Final = 2.0
-# Starts of passes that leave less of what steps gain, on a logarithmic scale, decide.
+# Epoch starts decide if they leave less of the steps' gain, on a logarithmic scale.
 _LEFT_AT_LEAST: Final = 0.5
 
 PASSED: Final = "passed"
 TRIPPED: Final = "tripped"
 NOT_JUDGED: Final = "not_judged"
-# What a gate is there to judge: an edit of the script, and new libraries under it.
+# A gate is there to judge these changes.
 _TESTED: Final = (SCRIPT_TEXT, "torch", "CUDA")
-_REPEAT: Final = (
-    "record three runs each or more, in turns: trainprof compare --base A1 --base A2 --base A3 "
-    "--other B1 --other B2 --other B3"
-)
+_REPEAT: Final = "record 3 runs a side, alternating: trainprof compare --base A1 ... --other B1 ..."
 
 Sides = Sequence[Sequence[ComparedRun]]
 Means = tuple[float | None, float | None]
@@ -47,9 +44,9 @@ PaceOf = Callable[[ComparedRun], Pace | None]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One figure of both sides, as means over their runs: `step_s`, `per_step_s.data_wait`.
+    """One figure of both sides, a mean over runs: `step_s`, `per_step_s.data_wait`.
 
-    `change`: (other - base) / base, with its 95 % interval where it has a verdict.
+    `change`: (other - base) / base; `low`, `high`: its 95 % interval, if it has a verdict.
     """
 
     name: str
@@ -63,9 +60,9 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What a gate says (passed|tripped|not_judged); `limit`: how much longer a step may take.
+    """Outcome of --fail-if-slower: passed|tripped|not_judged.
 
-    `hint`: what makes it judge, None where it did.
+    `limit`: share by which a step may take longer. `hint`: what to do if not judged.
     """
 
     limit: float
@@ -78,8 +75,8 @@ class Gate:
 class Comparison:
     """OTHER's runs against BASE's.
 
-    `speedup`: of steady steps, or of samples where steps are not the same work, as `measured_by`
-    says; `with_starts` with what starts of passes add, None where it is not known.
+    `speedup`: of steady steps, or of samples if steps differ in work, as `measured_by` says.
+    `with_starts`: the same including epoch starts, None if unknown.
     """
 
     base: list[ComparedRun]
@@ -93,7 +90,7 @@ class Comparison:
 
     @property
     def comparable(self) -> bool:
-        """Nothing but settings differs, and all runs are whole and have steps enough."""
+        """Whether only settings differ, and all runs completed with enough steps."""
         return not self.of_kind(*UNLIKE, UNFINISHED)
 
     @property
@@ -112,10 +109,10 @@ class Comparison:
 def compare(
     base: Sequence[ComparedRun], other: Sequence[ComparedRun], *, limit: float | None = None
 ) -> Comparison:
-    """Compares one or more runs of a setting with one or more of another.
+    """Compares one or more runs with one or more others.
 
-    Steps that save checkpoints are left out, where most save none: how many there are depends on
-    where a run was ended. `limit`: how much longer a step may take, as a share; None: no gate.
+    Leaves out the few steps that save checkpoints: their number depends on where a run ended.
+    `limit`: share by which a step may take longer, None without a gate.
     """
     base, other = ([without_saves(run) for run in side] for side in (base, other))
     listed = differences(base, other)
@@ -142,7 +139,7 @@ def compare(
 
 
 def _answer(steps: SpeedUp, training: SpeedUp | None) -> SpeedUp:
-    """Starts of passes decide where that is certain, and where they eat up what steps gain."""
+    """Returns the speedup with epoch starts, if it is certain or they cancel the steps' gain."""
     if training is None or training.low is None or training.mid is None or steps.mid is None:
         return steps
     if training.is_certain:
@@ -163,7 +160,7 @@ def _speedup(sides: Sides, pace_of: PaceOf) -> SpeedUp:
 
 
 def _with_starts(sides: Sides) -> SpeedUp | None:
-    """Returns the speed of steady steps with what starts of passes add to them."""
+    """Returns the speedup including epoch starts."""
     pace_of = _training_pace(sides)
     for run in (run for side in sides for run in side):
         pace = pace_of(run)
@@ -173,23 +170,23 @@ def _with_starts(sides: Sides) -> SpeedUp | None:
 
 
 def _training_pace(sides: Sides) -> PaceOf:
-    """Chooses starts of all passes, or of later ones alone where the runs saw other passes.
+    """Chooses all epoch starts, or only later ones if runs differ in their number of epochs.
 
-    Those are the same in all runs; what comes once in a run is another share of each.
+    The first epoch's one-time costs have different shares of runs of different length.
     """
     runs = [run for side in sides for run in side]
-    passes = {(run.is_whole, run.series and len(run.series.steps_of_epochs)) for run in runs}
+    epochs = {(run.is_whole, run.series and len(run.series.steps_of_epochs)) for run in runs}
     steps = [run.summary.training.steps for run in runs]
-    # The loader's length tells what a pass has that was cut short.
+    # For an epoch that was cut short, len(loader) counts.
     are_unlike = runs[0].is_whole and max(steps) >= _MANY_MORE * min(steps)
-    is_like = len(passes) == 1 and not are_unlike
+    is_like = len(epochs) == 1 and not are_unlike
     return ComparedRun.training_pace if is_like else ComparedRun.later_pace
 
 
 def _samples(sides: Sides, listed: Sequence[Difference]) -> Means:
-    """Returns how many samples a mean step of each side sees, None where nobody counted them.
+    """Returns samples per mean step of each side, None if they were not counted.
 
-    Where the size of batches shows that steps are other work, what was asked for is none.
+    Where batch bytes show different work, the loader's batch_size does not count.
     """
     if any(difference.what == BATCH_BYTES for difference in listed):
         return None, None
@@ -200,12 +197,12 @@ def _by_sample(speedup: SpeedUp, samples: Means) -> SpeedUp:
     base, other = samples
     if base and other:
         return speedup.times(other / base)
-    why = speedup.why_unknown or "a step is not the same work, and samples were not counted"
+    why = speedup.why_unknown or "steps differ in work, and samples were not counted"
     return SpeedUp(None, speedup.mid, None, UNKNOWN, None, why)
 
 
 def _means(sides: Sides, value: Callable[[ComparedRun], float | None]) -> Means:
-    """Returns the mean of each side, None where one of its runs has none."""
+    """Returns the mean of each side, None if a run lacks the value."""
     base, other = ([value(run) for run in side] for side in sides)
     return _mean(base), _mean(other)
 
@@ -216,7 +213,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _metric(name: str, means: Means, speedup: SpeedUp | None = None, power: int = -1) -> Metric:
-    """Returns a figure; `speedup` speaks of its inverse, or of itself; None: without a verdict."""
+    """Returns a figure; `speedup` is of the figure to `power`, None without a verdict."""
     base, other = means
     change = None if base is None or other is None or base <= 0 else other / base - 1
     if speedup is None or speedup.low is None or speedup.high is None:
@@ -265,11 +262,10 @@ _FIGURES: Final[dict[str, Callable[[ComparedRun], float | None]]] = {
 def judged(
     limit: float, speedup: SpeedUp, differences: Sequence[Difference], measured_by: str
 ) -> Gate:
-    """Returns whether OTHER takes longer than BASE by more than a limit, a share of BASE's step.
+    """Returns whether OTHER's step takes longer than BASE's by more than `limit`, a share.
 
-    It trips where the interval's near bound is over the limit. It is not judged where a run broke,
-    the sides are not alike, or noise hides more than the limit: that must not look as if all were
-    well.
+    It trips if the whole interval exceeds the limit. It is not judged if a run failed, the sides
+    are not comparable, or noise exceeds the limit: that must not pass silently.
     """
     hindrances = [
         x.text
@@ -277,35 +273,33 @@ def judged(
         if x.kind in UNLIKE | {UNFINISHED} and not (x.what in _TESTED and x.is_between)
     ]
     if hindrances:
-        hint = "record whole runs of the same script, work and machine, at full speed"
+        hint = "record complete runs of the same script and work on the same machine"
         return Gate(limit, NOT_JUDGED, "; ".join(hindrances), hint)
     if speedup.low is None or speedup.mid is None or speedup.high is None:
-        why = speedup.why_unknown or "the noise is not known"
+        why = speedup.why_unknown or "the noise is unknown"
         return Gate(limit, NOT_JUDGED, why, _REPEAT)
     least, middle, most = (1 / bound - 1 for bound in (speedup.high, speedup.mid, speedup.low))
     if least > limit:
-        return Gate(limit, TRIPPED, f"a {measured_by} takes {longer(least)} at least")
+        return Gate(limit, TRIPPED, f"a {measured_by} takes at least {longer(least)}")
     if most <= limit:
-        return Gate(limit, PASSED, f"a {measured_by} takes {longer(most)} at most")
-    between = f"{longer(least)} to {longer(most)} would fit"
-    # What is finer than a single run can tell is no reason to call a result too noisy.
-    tells = max(limit, LEAST_CHANCE)
-    if speedup.verdict == UNKNOWN or (middle > tells and middle - least > tells):
-        why = f"too noisy to tell: a {measured_by} took {longer(middle)}, but {between}"
-        return Gate(limit, NOT_JUDGED, why, _REPEAT)
-    why = f"a {measured_by} took {longer(middle)}, not over the limit for certain: {between}"
-    return Gate(limit, PASSED, why)
+        return Gate(limit, PASSED, f"a {measured_by} takes at most {longer(most)}")
+    took = f"a {measured_by} took {longer(middle)}"
+    # A limit below the noise of single runs does not make a result too noisy.
+    resolved = max(limit, LEAST_CHANCE)
+    if speedup.verdict == UNKNOWN or (middle > resolved and middle - least > resolved):
+        return Gate(limit, NOT_JUDGED, f"{took}, but noise exceeds the limit", _REPEAT)
+    return Gate(limit, PASSED, f"{took}, not certainly over the limit")
 
 
 def longer(share: float) -> str:
-    """Returns by how much longer a step takes, in words."""
+    """Returns "2.5x longer", "12.0 % longer" or "3.0 % less time"."""
     if share >= 1:
-        return f"{1 + share:.3g} times as long"
+        return f"{1 + share:.3g}x longer"
     return f"{abs(share) * 100:.1f} % {'longer' if share >= 0 else 'less time'}"
 
 
 def noise_of(comparison: Comparison) -> str | None:
-    """Returns what the interval rests on, None where there is none."""
+    """Returns the base of the interval in a sentence, None without an interval."""
     speedup = comparison.answer
     if speedup.low is None:
         return None
@@ -313,11 +307,8 @@ def noise_of(comparison: Comparison) -> str | None:
         sum(run.why_unusable() is None for run in s) for s in (comparison.base, comparison.other)
     ]
     if speedup.chance is None:
-        return f"{counts[0]} and {counts[1]} runs: the interval is that of their spread"
+        return f"the interval is from the spread of {counts[0]} and {counts[1]} runs"
     share = speedup.chance.share
-    under = f"a factor of {1 + share:,.0f}" if share >= 1 else f"{share * 100:.2g} %"
-    runs = "one run each" if max(counts) == 1 else f"{counts[0]} and {counts[1]} runs"
-    return (
-        f"{runs}: differences under {under} can be chance ({speedup.chance.why}); "
-        "three runs each tell smaller ones"
-    )
+    under = f"{1 + share:,.0f}x" if share >= 1 else f"{share * 100:.2g} %"
+    runs = "one run a side" if max(counts) == 1 else f"{counts[0]} and {counts[1]} runs"
+    return f"with {runs}, differences under {under} can be noise ({speedup.chance.why})"

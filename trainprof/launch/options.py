@@ -41,7 +41,7 @@ class TrialOptions:
         data: "real"; "free": after some real batches copies of them, at no cost; "alone": the first
             epoch's batches are drawn without training, and the run ends.
         batches: How many are drawn "alone".
-        pass_batches: Batches in an epoch of "free" data, where the loader has no length.
+        epoch_batches: Batches in an epoch of "free" data, where the loader has no length.
         settings: torch_threads, fused, foreach, float32_matmul_precision, autocast,
             channels_last, cudnn_benchmark.
         scratch: The working directory of a trial without a sandbox; writes elsewhere are recorded.
@@ -54,7 +54,7 @@ class TrialOptions:
     sites: tuple[str, ...] = ()
     data: Literal["real", "free", "alone"] = "real"
     batches: int | None = None
-    pass_batches: int | None = None
+    epoch_batches: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     scratch: Path | None = None
     enough_s: tuple[float, float] | None = None

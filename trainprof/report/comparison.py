@@ -1,7 +1,8 @@
-"""Comparisons as a page, Markdown and plain values: the answer, what changed, the figures."""
+"""Renders comparisons as a page, Markdown and JSON: the answer, what changed, the figures."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final, NamedTuple
@@ -27,21 +28,23 @@ from trainprof.report.text.layout import BLANK, Column, Page
 from trainprof.report.text.ledger import label_of
 from trainprof.report.text.safe_text import clip_end, with_safe_text
 from trainprof.report.text.units import byte_count, counted, percent, seconds, three_digits
-from trainprof.report.tune import REMARK_CELLS, VERDICT_WORDS
+from trainprof.report.tune import REMARK_CELLS, VERDICT_WORDS, is_probable
 
 _FOLD_BELOW_SHARE: Final = 0.02
-# Ten times as much and more: nobody wants the digits.
+# From ten times on a change is a factor, and its interval is left out.
 _TOO_WIDE: Final = 9.995
-_OUTCOMES: Final = {PASSED: "PASSED", TRIPPED: "TRIPPED", NOT_JUDGED: "NOT JUDGED"}
+_RUNS_A_SIDE: Final = 3
+_MOST_REMARKS: Final = 3  # what changed, and two notes
+_OUTCOMES: Final = {PASSED: "passed", TRIPPED: "tripped", NOT_JUDGED: "not judged"}
 _LABELS: Final = {
-    "step_s": "a step, mean",
-    "step_with_starts_s": "with starts of passes",
+    "step_s": "step (mean)",
+    "step_with_starts_s": "step with epoch starts",
     "samples_per_s": "samples/s",
-    "step_p50_s": "a step, median",
-    "checkpoints_per_step_s": "checkpoints, left out",
-    "wall_s": "from start to end",
-    "memory_peak_bytes": "memory, peak",
-    "device_busy_share": "device at work (least)",
+    "step_p50_s": "step (median)",
+    "checkpoints_per_step_s": "checkpoints (excluded)",
+    "wall_s": "whole run",
+    "memory_peak_bytes": "peak memory",
+    "device_busy_share": "device busy (at least)",
 }
 _OF_STEP: Final = ("step_s", "step_with_starts_s", "samples_per_s", "step_p50_s")
 _WRITERS: Final[dict[str, Callable[[float], str]]] = {
@@ -52,7 +55,7 @@ _WRITERS: Final[dict[str, Callable[[float], str]]] = {
 }
 _STYLES: Final = {FASTER: "bold green", SLOWER: "bold red"}
 _GATE_STYLES: Final = {PASSED: "bold", TRIPPED: "bold red", NOT_JUDGED: "bold yellow"}
-_TITLES: Final = ("", "BASE", "OTHER", "change", "95 % sure", "")
+_TITLES: Final = ("", "BASE", "OTHER", "change", "95 % interval", "")
 
 
 class Row(NamedTuple):
@@ -67,51 +70,72 @@ class Row(NamedTuple):
 
 
 def headline(comparison: Comparison) -> str:
-    """Returns the answer in one sentence: how much faster or slower, and how sure that is."""
+    """Returns the answer in one sentence: how much faster or slower, with its interval."""
     speedup, per = comparison.answer, comparison.measured_by
     if speedup.low is None or speedup.mid is None or speedup.high is None:
-        return f"NO VERDICT: {speedup.why_unknown or 'the noise is not known'}"
+        why = speedup.why_unknown or "the noise is unknown"
+        return "No verdict." if why in (warning(comparison) or "") else f"No verdict: {why}."
     least, middle, most = (1 / bound - 1 for bound in (speedup.high, speedup.mid, speedup.low))
     if comparison.answer is comparison.with_starts:
-        per += " with its share of starts of passes"
+        per += ", epoch starts included,"
+    times = f"{speedup.mid:.3g}x faster (95 % interval {speedup.low:.3g}-{speedup.high:.3g}x)"
+    takes = f"a {per} takes {longer(middle)} (95 % interval {_between(least, most)})"
     if speedup.verdict == FASTER:
-        between = f"{speedup.low:.3g} to {speedup.high:.3g}"
-        return (
-            f"OTHER IS FASTER: {speedup.mid:.3g} times as fast ({between}, 95 % sure); "
-            f"a {per} takes {longer(middle)}"
-        )
+        return f"OTHER is {times}."
     if speedup.verdict == SLOWER:
-        between = _between(least, most)
-        return f"OTHER IS SLOWER: a {per} takes {longer(middle)} ({between}, 95 % sure)"
-    if speedup.verdict == UNKNOWN:
-        return f"NO VERDICT: a {per} took {longer(middle)}, but it is {speedup.why_unknown}"
-    fits = f"{_between(least, most)} would fit what was measured"
-    return f"NO VISIBLE DIFFERENCE: a {per} took {longer(middle)}, and {fits}"
+        return f"OTHER is slower: {takes}."
+    if speedup.verdict != UNKNOWN:
+        return f"No visible difference: {takes}."
+    if is_probable(speedup.mid, speedup.high):
+        return f"OTHER is probably {times}, but {speedup.why_unknown}."
+    was = (
+        f"OTHER was {speedup.mid:.3g}x faster"
+        if speedup.mid >= 1
+        else f"a {per} took {longer(middle)}"
+    )
+    return f"No verdict: {was}, but {speedup.why_unknown}."
 
 
-def gate_line(gate: Gate) -> str:
-    """Returns what a gate says: "GATE PASSED (at most 5 % longer): why"."""
-    return f"GATE {_OUTCOMES[gate.outcome]} (at most {gate.limit * 100:g} % longer): {gate.why}"
+def gate_line(comparison: Comparison, gate: Gate) -> str:
+    """Returns "Gate passed (limit: 5 % longer): why."."""
+    is_known = gate.outcome == NOT_JUDGED and warning(comparison) is not None
+    why = "" if is_known else f": {gate.why}"
+    return f"Gate {_OUTCOMES[gate.outcome]} (limit: {gate.limit * 100:g} % longer){why}."
 
 
 def warning(comparison: Comparison) -> str | None:
-    """Returns in what the sides are not comparable, in a sentence; None where they are."""
+    """Returns why the sides are not comparable, None if they are."""
     texts = comparison.of_kind(*UNLIKE, UNFINISHED)
     if texts == [f"{SCRIPT_TEXT} differs"]:
-        return "THE SCRIPT WAS EDITED: the sides differ by all that its edits do"
-    return f"NOT LIKE FOR LIKE: {'; '.join(texts)}" if texts else None
+        return "The script was edited: the difference includes all its edits."
+    return f"Not comparable: {'; '.join(texts)}." if texts else None
 
 
 def remarks(comparison: Comparison) -> list[tuple[str, str]]:
-    """Returns label and sentence of what to know: what was changed, what the interval rests on."""
-    listed = [("Changed", text) for text in comparison.of_kind(SETTING)]
-    listed += [("Note", text) for text in comparison.of_kind(REMARK)]
-    noise = noise_of(comparison)
-    return listed if noise is None else [*listed, ("Noise", noise)]
+    """Returns labels and sentences: what changed, notes, and the base of the interval."""
+    changed = "; ".join(comparison.of_kind(SETTING))
+    listed = [("Changed", changed)] if changed else []
+    # The headline of an unknown verdict names the noise.
+    noise = None if comparison.verdict == UNKNOWN else noise_of(comparison)
+    notes = [*(() if noise is None else (noise,)), *comparison.of_kind(REMARK)]
+    return [*listed, *(("Note", note) for note in notes)]
+
+
+def confirmation(comparison: Comparison) -> str | None:
+    """Returns the command that compares three runs a side, None if these runs decide."""
+    speedup = comparison.answer
+    if speedup.chance is None or speedup.is_certain:
+        return None
+    words = ["trainprof", "compare"]
+    for option, letter, runs in (("base", "A", comparison.base), ("other", "B", comparison.other)):
+        known = [run.summary.run.directory or run.directory for run in runs]
+        added = [f"{letter}{number}" for number in range(len(known) + 1, _RUNS_A_SIDE + 1)]
+        words += [word for run in (*known, *added) for word in (f"--{option}", run)]
+    return shlex.join(words)
 
 
 def side(runs: Sequence[ComparedRun]) -> str:
-    """Returns a side's runs with their steps, in words."""
+    """Returns the runs of a side with their steps."""
     steady = [run.steady_steps() for run in runs]
     least, most = min(steady), max(steady)
     steps = f"{least:,} to " if least < most else ""
@@ -119,7 +143,7 @@ def side(runs: Sequence[ComparedRun]) -> str:
 
 
 def rows(comparison: Comparison, *, verbose: bool) -> list[Row]:
-    """Returns the table: a step, what it consists of (small parts folded), and the run."""
+    """Returns the table: a step, its parts (small ones folded), and the run."""
     parts = [metric for metric in comparison.metrics if metric.name.startswith(PART_PREFIX)]
     parts.sort(key=_larger, reverse=True)
     least_s = 0.0 if verbose else _FOLD_BELOW_SHARE * sum(map(_larger, parts))
@@ -129,7 +153,7 @@ def rows(comparison: Comparison, *, verbose: bool) -> list[Row]:
         base = sum(part.base or 0.0 for part in small)
         other = sum(part.other or 0.0 for part in small)
         change = _change(other / base - 1 if base else None)
-        label = f"  rest ({len(small)} smaller)"
+        label = f"  other parts ({len(small)})"
         shown.append(Row(label, seconds(base), seconds(other), change, "", UNKNOWN))
     others = [metric for metric in comparison.metrics if metric not in parts]
     step_metrics = [metric for metric in others if metric.name in _OF_STEP]
@@ -162,7 +186,7 @@ def _between(low: float, high: float) -> str:
 
 
 def _share(share: float) -> str:
-    """Whole percent, tenths where there is less than ten."""
+    """Returns whole percent, tenths below ten."""
     digits = f"{share * 100:+.1f}" if abs(share) < 0.0995 else f"{share * 100:+,.0f}"
     return "0" if not digits.strip("+-0.") else digits
 
@@ -191,11 +215,7 @@ def _page(comparison: Comparison, page: Page) -> list[Text]:
     lines += page.paragraph(headline(comparison), style=_STYLES.get(comparison.verdict, "bold"))
     if comparison.gate is not None:
         style = _GATE_STYLES[comparison.gate.outcome]
-        lines += page.paragraph(gate_line(comparison.gate), style=style)
-    listed = remarks(comparison)
-    lines += BLANK if listed else ()
-    for label, sentence in listed:
-        lines += page.labelled(label, page.shortened(sentence, REMARK_CELLS).split(", "))
+        lines += page.paragraph(gate_line(comparison, comparison.gate), style=style)
     shown = rows(comparison, verbose=page.verbose)
     labels, *figures, verdicts = map(list, zip(*shown, strict=True))
     columns = [Column("", labels, is_number=False, gives_way=True)]
@@ -204,7 +224,13 @@ def _page(comparison: Comparison, page: Page) -> list[Text]:
     words = [VERDICT_WORDS[verdict] for verdict in verdicts]
     columns.append(Column("", words, is_number=False, dropped=1))
     styles = [_STYLES.get(row.verdict, "").removeprefix("bold ") for row in shown]
-    return [*lines, *BLANK, *page.table(columns, styles)]
+    lines += [*BLANK, *page.table(columns, styles)]
+    lines += BLANK
+    for label, sentence in remarks(comparison)[: None if page.verbose else _MOST_REMARKS]:
+        lines += page.paragraph(f"{label}: {page.shortened(sentence, REMARK_CELLS)}.")
+    command = confirmation(comparison)
+    confirm = f"confirms with {_RUNS_A_SIDE} runs a side"
+    return lines if command is None else [*lines, *page.commands("Next:", [(command, confirm)])]
 
 
 def render_markdown(comparisons: Sequence[Comparison], *, verbose: bool = False) -> str:
@@ -213,7 +239,7 @@ def render_markdown(comparisons: Sequence[Comparison], *, verbose: bool = False)
 
 
 def _comment(comparison: Comparison, *, verbose: bool) -> str:
-    gate = None if comparison.gate is None else gate_line(comparison.gate)
+    gate = None if comparison.gate is None else gate_line(comparison, comparison.gate)
     sentences = (warning(comparison), headline(comparison), gate)
     cells = [
         (row.label.strip(), *row[1:-1], VERDICT_WORDS[row.verdict])
@@ -223,7 +249,7 @@ def _comment(comparison: Comparison, *, verbose: bool) -> str:
         *(f"**{escaped(sentence)}**" for sentence in sentences if sentence),
         f"BASE {escaped(side(comparison.base))}, OTHER {escaped(side(comparison.other))}",
         "\n".join(
-            f"- {escaped(clip_end(f'{label}: {sentence}', REMARK_CELLS))}"
+            f"- {escaped(clip_end(f'{label}: {sentence}.', REMARK_CELLS))}"
             for label, sentence in remarks(comparison)
         ),
         table(_TITLES, [list(map(escaped, row)) for row in cells]),

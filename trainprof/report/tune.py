@@ -1,9 +1,9 @@
-"""A `tune` run as a page and as Markdown: what to change, what it gives, every trial."""
+"""Renders a `tune` run as a page and as Markdown: the best setting, its gain, every trial."""
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Sequence
 from typing import Final
 
 from rich.text import Text
@@ -30,18 +30,17 @@ from trainprof.analysis.summary.tune import (
 from trainprof.report.markdown import escaped, joined, table
 from trainprof.report.text.layout import BLANK, Column, Page
 from trainprof.report.text.safe_text import with_safe_text
-from trainprof.report.text.units import byte_count, count, counted, is_known, seconds, three_digits
+from trainprof.report.text.units import byte_count, counted, is_known, seconds, three_digits
 
 _NONE: Final = "-"
 VERDICT_WORDS: Final = {
     FASTER: "faster",
     SLOWER: "slower",
-    NO_VISIBLE_DIFFERENCE: "chance",
+    NO_VISIBLE_DIFFERENCE: "noise",
     UNKNOWN: "",
 }
-# Of forecasts, by whether they held.
-_MARKS: Final = {True: "=", False: "!", None: "?"}
-# What changes how numbers are added up, and no sample.
+_MARKS: Final = {True: "=", False: "!", None: "?"}  # of forecasts, by whether they held
+# These change the order or precision of sums, not the samples.
 _OF_SUMS: Final = frozenset(
     {
         *("float32_matmul_precision", "autocast", "channels_last", "cudnn_benchmark"),
@@ -50,28 +49,36 @@ _OF_SUMS: Final = frozenset(
 )
 _NAMES: Final = {LOADER_ALONE: "loader alone"}
 _MOST_LISTED: Final = 5
-# A ceiling below this says that loading is not what holds training back.
+# A ceiling below this says that loading is not the bottleneck,
 _HARDLY: Final = 1.03
-# Above it an interval does not tell that there is nothing to gain.
+# unless its interval reaches beyond this.
 _MAY_BE_MORE: Final = 1.2
 _DISTURBED: Final = 0.05
+_LEAST_UNCLEAR: Final = 1.03
+_UNDECIDED: Final = 1.25  # ratio of the ends of an interval
 _OTHER_LOSSES: Final = (
-    "they differ from those of the script as it is{}, as they may where samples are drawn or "
-    "changed at random, or workers share out a stream; where neither is so, samples come out "
-    "wrong: look before you take it"
+    "losses differ from the baseline{}. Expected with random augmentation or sharded streams; "
+    "otherwise this setting changed your data."
 )
 _OTHER_SUMS: Final = (
-    "they differ from those of the script as it is{}, as sums in another order or precision make "
-    "them: compare where a whole training ends"
+    "losses differ from the baseline{}: this setting changes the order or precision of sums. "
+    "Compare a full training before you keep it."
 )
 _UNTIL: Final = {
-    BUDGET: "before the time was over",
-    INTERRUPTED: "before it was stopped",
-    RUNNING: "so far: it is not over, or was killed",
+    BUDGET: "before the budget ran out",
+    INTERRUPTED: "before you stopped it",
+    RUNNING: "so far (still running, or killed)",
 }
-# Somebody's arguments may be long; the JSON has them whole.
+# The JSON has long texts whole.
 REMARK_CELLS: Final = 300
-# In which order columns give way on a narrow page.
+# On a page that is not verbose.
+_MOST_ROWS: Final = 9
+_MOST_NOTES: Final = 2
+_MOST_REMARKS: Final = 5
+_DETAILS: Final = frozenset({"Forecasts"})
+_TITLES: Final = ("runs", "steps/s", "speed", "95 % interval", "predicted", "memory")
+_VERBOSE_TITLES: Final = frozenset({"runs", "predicted"})
+# Columns in the order in which a narrow page drops them.
 _DROPPED: Final = {"memory": 1, "runs": 2, "steps/s": 3, "predicted": 4}
 _STYLES: Final = {FASTER: "green", SLOWER: "red"}
 
@@ -82,7 +89,7 @@ def times(value: float | None) -> str:
 
 
 def between(low: float | None, high: float | None) -> str:
-    """Returns "2.71-2.97x", or as much as an interval tells that is too wide."""
+    """Returns "2.71-2.97x", "over 5.10x" or "too noisy"."""
     if low is None or high is None or not (is_known(low) and is_known(high)):
         return _NONE
     if high > TOO_NOISY * low:
@@ -91,15 +98,15 @@ def between(low: float | None, high: float | None) -> str:
 
 
 def name_of(row: TrialSummary) -> str:
-    """Returns a trial's name; an argument alone is switched on."""
+    """Returns the name of a trial, "fused" for "fused=True"."""
     return _NAMES.get(row.name, row.name.replace("=True", ""))
 
 
 def cells(row: TrialSummary) -> tuple[str, ...]:
-    """Returns what stands in a row behind the trial's name, as `_TITLES` names it."""
+    """Returns the figures of a trial under `_TITLES`."""
     speedup = row.speedup
     interval = None if row.name == BASELINE else speedup
-    mark = f" {_MARKS[row.held]}" if _is_forecast_met(row) else ""
+    mark = f" {_MARKS[row.held]}" if _has_checked_forecast(row) else ""
     return (
         str(row.runs),
         _NONE if row.steps_per_s is None else three_digits(row.steps_per_s),
@@ -110,151 +117,164 @@ def cells(row: TrialSummary) -> tuple[str, ...]:
     )
 
 
-_TITLES: Final = ("runs", "steps/s", "speed", "95 % sure", "predicted", "memory")
-
-
 def result_word(row: TrialSummary) -> str:
-    """Returns "faster", "slower", "chance", "slower (cut)", or how a trial failed."""
+    """Returns "faster", "slower", "noise", "unclear", "slower (cut)", or how a trial failed."""
     if row.outcome != OK:
         return row.outcome
     word = "" if row.name in (BASELINE, LOADER_ALONE) else VERDICT_WORDS[row.verdict]
+    word = "unclear" if word and _is_unclear(row) else word
     return f"{word} (cut)".strip() if row.was_cut else word
 
 
-def _is_forecast_met(row: TrialSummary) -> bool:
-    """Whether there is something to hold a forecast against; the least that it may be is not."""
+def _is_unclear(row: TrialSummary) -> bool:
+    """Whether a difference that matters may hide in the noise."""
+    speed = row.speedup
+    if row.verdict != NO_VISIBLE_DIFFERENCE or not speed or not speed.low or not speed.high:
+        return False
+    return speed.high > _UNDECIDED * speed.low
+
+
+def _has_checked_forecast(row: TrialSummary) -> bool:
+    """Whether a measurement can confirm the forecast; a lower bound cannot."""
     return row.predicted is not None and row.speedup is not None and not row.is_least
 
 
-def _forecasts_words(rows: Sequence[TrialSummary]) -> list[str]:
-    """Says how often forecasts were right, and what the marks in the rows mean."""
-    held = [row.held for row in rows if _is_forecast_met(row)]
-    words = (
-        f"{held.count(True)} right ({_MARKS[True]}: measured wholly inside), "
-        f"{held.count(False)} wrong ({_MARKS[False]}: wholly outside), "
-        f"{held.count(None)} not told ({_MARKS[None]}: neither)"
-    )
-    return [words] if held else []
-
-
-def _what_was_done(summary: RunSummary, tuning: Tuning) -> list[str]:
+def _effort(summary: RunSummary, tuning: Tuning) -> str:
+    settings = sum(bool(row.overrides) for row in summary.trials)
     runs, steps = sum(row.runs for row in summary.trials), tuning.trial_steps
-    length = "to the script's end"
-    if steps is not None:
-        are_more = any(row.overrides and (row.steps or 0) > steps for row in summary.trials)
-        length = f"up to {count(steps)} steps{', quick ones more' if are_more else ''}"
-    return [
-        f"{counted(runs, 'run')} of {counted(len(summary.trials), 'trial')}",
-        f"{seconds(tuning.spent_s)} of {seconds(tuning.budget_s)}",
-        f"each {length}",
-    ]
+    length = "to the script's end" if steps is None else f"of up to {counted(steps, 'step')}"
+    return (
+        f"{counted(settings, 'setting')} tried in {seconds(tuning.spent_s)} "
+        f"(budget {seconds(tuning.budget_s)}): {counted(runs, 'run')} {length}"
+    )
 
 
 def headline(summary: RunSummary) -> str:
     """Returns the result in one sentence."""
     best = summary.recommended
     if best is not None:
-        return (
-            f"{times(best.speedup.mid)} AS FAST with {best.name}"
-            f" ({between(best.speedup.low, best.speedup.high)}, measured)"
-        )
+        interval = between(best.speedup.low, best.speedup.high)
+        return f"{times(best.speedup.mid)} faster with {best.name} ({interval}, measured)."
     refused = _fastest_refused(summary.trials)
     if refused is not None and refused.speedup is not None:
-        return (
-            f"NOTHING IS RECOMMENDED: {refused.name} is {times(refused.speedup.mid)} as fast, "
-            "but see Against"
-        )
+        return f"{times(refused.speedup.mid)} faster with {refused.name}, but not recommended."
     tried = [row for row in summary.trials if row.overrides]
     measured = [row for row in tried if row.outcome == OK and row.speedup is not None]
-    if summary.tuning is not None and summary.tuning.ended_by in (BUDGET, INTERRUPTED, RUNNING):
-        outcome = "NO CHANGE COULD BE MEASURED" if tried else "NO CHANGE WAS TRIED"
-        outcome = "NOTHING FASTER WAS FOUND" if measured else outcome
-        return f"{outcome} {_UNTIL[summary.tuning.ended_by]}"
+    unclear = _fastest_unclear(measured)
+    if unclear is not None:
+        return unclear
+    if summary.tuning is not None and summary.tuning.ended_by in _UNTIL:
+        until = _UNTIL[summary.tuning.ended_by]
+        verb = "was faster" if measured else "could be measured" if tried else "was tried"
+        return f"No setting {verb} {until}."
     if not tried:
-        return "NOTHING TO TRY: no setting from outside promises 3 % or more"
+        return "Nothing to try: no setting is predicted to gain 3 % or more."
     if not measured:
-        return f"NO CHANGE COULD BE MEASURED, of {len(tried)} tried"
-    return f"NOTHING WAS VISIBLY FASTER than the script as it is, of {len(measured)} measured"
+        return f"No setting could be measured ({len(tried)} tried)."
+    return f"No setting is visibly faster than the baseline ({len(measured)} measured)."
 
 
-def _fastest_refused(rows: Sequence[TrialSummary]) -> TrialSummary | None:
-    """Returns the fastest of the settings that something else than their pace speaks against."""
+def _fastest_unclear(rows: list[TrialSummary]) -> str | None:
+    """Returns the sentence of the fastest setting whose gain may be noise, None without any."""
+    speeds = [
+        (row.speedup.mid, row.speedup.high or math.inf, row.name)
+        for row in rows
+        if row.speedup is not None and _is_unclear(row) and not row.against
+    ]
+    mid, high, name = max(speeds, default=(1.0, 1.0, ""))
+    if mid < _LEAST_UNCLEAR:
+        return None
+    word = "Probably" if is_probable(mid, high) else "Unclear:"
+    return f"{word} {times(mid)} faster with {name}, but the noise is too large to be sure."
+
+
+def is_probable(mid: float, high: float) -> bool:
+    """Whether a speedup is probable (84 %): at least half its interval's width, in logarithms."""
+    return mid > 1 and math.log(mid) >= math.log(high / mid) / 2
+
+
+def _fastest_refused(rows: list[TrialSummary]) -> TrialSummary | None:
+    """Returns the fastest setting that is not recommended for another reason than its speed."""
     refused = [row for row in rows if row.against and row.outcome == OK and row.verdict == FASTER]
     speeds = [(row.speedup.mid, row) for row in refused if row.speedup is not None]
     return max(speeds, key=lambda pair: pair[0])[1] if speeds else None
 
 
 def remarks(summary: RunSummary) -> list[tuple[str, str]]:
-    """Returns what the rows mean, as labelled sentences."""
-    labelled: list[tuple[str, str]] = []
-    rows = {row.name: row for row in summary.trials}
-    if summary.recommended is not None:
-        labelled += _losses(rows[summary.recommended.name])
-        labelled += [("Note", caution) for caution in summary.recommended.cautions]
-    labelled += [
-        ("Against", f"{name_of(row)}: {why}") for row in summary.trials for why in row.against
+    """Returns labels and sentences below the table, the most important first."""
+    rows, tuning, best = {row.name: row for row in summary.trials}, summary.tuning, None
+    assert tuning is not None
+    labelled = [
+        ("Not recommended", f"{name_of(row)}: {why}")
+        for row in summary.trials
+        for why in row.against
     ]
+    if summary.recommended is not None:
+        best = rows[summary.recommended.name]
+        labelled += [("Note", caution) for caution in summary.recommended.cautions]
+    losses = None if best is None else _losses(best)
+    if losses is not None:
+        labelled.insert(0, ("Note", losses))
+    if tuning.needed_budget_s is not None:
+        needed = f"--budget {tuning.needed_budget_s:.0f}s"
+        labelled.append(("Budget", f"a baseline and one setting need about {needed}"))
     ceiling = rows.get(CEILING)
     if ceiling is not None and ceiling.speedup is not None:
         words = _ceiling_words(ceiling, ceiling.speedup, is_on_device=bool(summary.devices))
         labelled.append(("Ceiling", words))
-    tuning = summary.tuning
-    if tuning is None:
-        return labelled
-    if tuning.needed_budget_s is not None:
-        budget = f"--budget {tuning.needed_budget_s:.0f}s"
-        labelled.append(("Budget", f"a baseline and one change need about {budget}"))
-    labelled += [("Forecasts", sentence) for sentence in _forecasts_words(summary.trials)]
-    place = summary.run.directory
     labelled += [
-        ("Failed", _failed_words(row, place)) for row in summary.trials if row.outcome != OK
+        ("Failed", _failed_words(row, summary.run.directory))
+        for row in summary.trials
+        if row.outcome != OK
     ]
     labelled += [
-        ("Refused", f"{name_of(row)}: {what}: {why}")
+        ("Not applied", f"{name_of(row)}: {what}: {why}")
         for row in summary.trials
         for what, why in row.refused.items()
     ]
     disturbed = sum(row.disturbance >= _DISTURBED for row in summary.trials)
     if disturbed:
         during = f"during {disturbed} of {counted(len(summary.trials), 'trial')}"
-        quiet = "a quiet one gives narrower intervals"
-        labelled.append(("Machine", f"other processes kept the CPU busy {during}: {quiet}"))
-    labelled += [("Note", note) for note in tuning.notes]
+        labelled.append(
+            ("Note", f"other programs used the CPU {during}. An idle machine narrows the intervals")
+        )
     if tuning.uncontained:
         more = len(tuning.uncontained) - _MOST_LISTED
         listed = "; ".join(tuning.uncontained[:_MOST_LISTED])
         listed += f"; and {more} more" if more > 0 else ""
-        labelled.append(("Outside", f"Trials also {listed}"))
+        labelled.append(("Files", f"trials {listed}"))
+    labelled += [("Note", note) for note in tuning.notes]
     if tuning.unfinished:
         labelled.append(("Not tried", ", ".join(tuning.unfinished)))
+    held = [row.held for row in summary.trials if _has_checked_forecast(row)]
+    if held:
+        words = (
+            f"{held.count(True)} held (=), {held.count(False)} missed (!), "
+            f"{held.count(None)} undecided (?): measured interval inside, outside, overlapping"
+        )
+        labelled.append(("Forecasts", words))
     return labelled
 
 
-def _losses(row: TrialSummary) -> list[tuple[str, str]]:
-    if row.losses == "same":
-        return [("Losses", "the first ones are those of the script as it is, to about six digits")]
-    if row.losses == "other":
-        is_of_sums = set(row.overrides) <= _OF_SUMS
-        apart = "" if row.losses_apart is None else f" by up to {100 * row.losses_apart:.2g} %"
-        return [("Losses", (_OTHER_SUMS if is_of_sums else _OTHER_LOSSES).format(apart))]
-    return []
+def _losses(row: TrialSummary) -> str | None:
+    if row.losses != "other":
+        return None
+    is_of_sums = set(row.overrides) <= _OF_SUMS
+    apart = "" if row.losses_apart is None else f" by up to {100 * row.losses_apart:.2g} %"
+    return (_OTHER_SUMS if is_of_sums else _OTHER_LOSSES).format(apart)
 
 
 def _ceiling_words(row: TrialSummary, speedup: Times, *, is_on_device: bool) -> str:
     is_clear = speedup.high is None or speedup.high <= _MAY_BE_MORE
-    words = f"with batches that cost nothing it is {times(speedup.mid)} as fast"
+    replay, gain = "replaying batches from memory", times(speedup.mid)
     if row.verdict == FASTER and row.is_least:
-        return (
-            f"{words}, at the least: giving copies of batches takes time too, and it is not known "
-            "how much of that the device worked through"
-        )
+        return f"{replay} is at least {gain} faster; the copies cost time too"
     if row.verdict == FASTER:
-        words += ": no change of loading can give more"
-    elif speedup.mid < _HARDLY and is_clear and not row.is_least:
-        words += ": loading does not hold it back"
-    else:
-        return f"{words}, if not by chance: what loading costs is not known"
-    return f"{words}; copies to the device are not counted in it" if is_on_device else words
+        kept = ", except faster copies to the device" if is_on_device else ""
+        return f"{replay} is {gain} faster. No loader change can beat that{kept}"
+    if speedup.mid < _HARDLY and is_clear and not row.is_least:
+        return f"{replay} gains nothing ({gain}): loading is not the bottleneck"
+    return f"{replay} gains {gain}, within noise: the cost of loading is unknown"
 
 
 def _failed_words(row: TrialSummary, directory: str | None) -> str:
@@ -262,28 +282,40 @@ def _failed_words(row: TrialSummary, directory: str | None) -> str:
     words = f"{name_of(row)}: {row.outcome}{detail}"
     if row.outcome not in BROKEN or directory is None or len(row.directories) != 1:
         return words
-    return f"{words}; what it wrote is in {directory}/{row.directories[0]}/console"
+    return f"{words} (output: {directory}/{row.directories[0]}/console)"
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
+
+
+def _shown(labelled: list[tuple[str, str]], page: Page) -> list[tuple[str, str]]:
+    """Returns the remarks of a page: a few, and two notes at most, unless it is verbose."""
+    if page.verbose:
+        return labelled
+    notes = [pair for pair in labelled if pair[0] == "Note"][:_MOST_NOTES]
+    kept = [x for x in labelled if x[0] not in _DETAILS and (x[0] != "Note" or x in notes)]
+    return kept[:_MOST_REMARKS]
 
 
 def render_page(summary: RunSummary, page: Page) -> str:
-    """Returns a `tune` run as a page of text, as `page.render` does; verbose: remarks whole."""
+    """Returns a `tune` run as a page of text; verbose: with every trial and remark."""
     summary = with_safe_text(summary)
     tuning, best = summary.tuning, summary.recommended
     assert tuning is not None
-    lines = page.labelled("TUNE", [summary.run.name, *_what_was_done(summary, tuning)])
+    lines = page.paragraph(f"{summary.run.name}: {_effort(summary, tuning)}.")
     lines += BLANK
     lines += page.paragraph(headline(summary), style="bold green" if best else "bold")
     for change in best.change if best is not None else ():
         lines += _change(change, page)
     lines += [*BLANK, *_table(summary.trials, page), *BLANK]
-    for label, sentence in remarks(summary):
-        words = page.shortened(sentence, REMARK_CELLS).split(" ")
-        lines += page.labelled(label, words, separator=" ")
+    for label, text in _shown(remarks(summary), page):
+        lines += page.paragraph(f"{label}: {page.shortened(_sentence(text), REMARK_CELLS)}")
     return page.written([*lines, *_next(summary, page)])
 
 
 def _change(change: str, page: Page) -> list[Text]:
-    """Returns a change on one line, or the place and the code on lines of their own."""
+    """Returns a change on one line, or its place and its code on lines of their own."""
     if len(change) + 2 <= page.width:
         return page.paragraph(change, indent=2)
     place, _, code = change.partition(": ")
@@ -291,37 +323,46 @@ def _change(change: str, page: Page) -> list[Text]:
 
 
 def _table(rows: list[TrialSummary], page: Page) -> list[Text]:
-    columns = [Column("Trial", [name_of(row) for row in rows], is_number=False, gives_way=True)]
+    rows, more = (rows, 0) if page.verbose else _fastest(rows)
+    columns = [Column("Setting", [name_of(row) for row in rows], is_number=False, gives_way=True)]
     columns += [
         Column(title, [cells(row)[index] for row in rows], dropped=_DROPPED.get(title, 0))
         for index, title in enumerate(_TITLES)
+        if page.verbose or title not in _VERBOSE_TITLES
     ]
     columns.append(Column("", [result_word(row) for row in rows], is_number=False))
     styles = [
         "" if row.name == BASELINE else _STYLES.get(row.verdict, "") if row.outcome == OK else "red"
         for row in rows
     ]
-    return page.table(columns, styles)
+    rest = page.paragraph(f"and {more} more (--verbose)") if more else []
+    return [*page.table(columns, styles), *rest]
+
+
+def _fastest(rows: list[TrialSummary]) -> tuple[list[TrialSummary], int]:
+    """Returns the bounds and the fastest settings in their order, and the number left out."""
+    speeds = [row.speedup.mid if row.speedup and row.overrides else 0.0 for row in rows]
+    by_speed = sorted(range(len(rows)), key=lambda k: (bool(rows[k].overrides), -speeds[k]))
+    kept = sorted(by_speed[:_MOST_ROWS])
+    return [rows[k] for k in kept], len(rows) - len(kept)
 
 
 def _next(summary: RunSummary, page: Page) -> list[Text]:
-    tuning, directory = summary.tuning, summary.run.directory
+    tuning, directory, best = summary.tuning, summary.run.directory, summary.recommended
     assert tuning is not None
     if directory is None:
         return []
     name = shlex.quote(directory)
     if tuning.ended_by in (BUDGET, INTERRUPTED, RUNNING):
         bare = "" if tuning.is_sandboxed else "--unsandboxed "
-        return page.command(
-            "Next",
-            "go on with:",
-            f"trainprof tune --resume {name} {bare}{shlex.join(summary.run.command)}",
-        )
-    base = next((row for row in summary.trials if row.name == BASELINE), None)
-    if base is None:
+        again = f"trainprof tune --resume {name} {bare}{shlex.join(summary.run.command)}"
+        return page.commands("Next:", [(again, "continues")])
+    fastest = BASELINE if best is None else best.name
+    row = next((row for row in summary.trials if row.name == fastest), None)
+    if row is None:
         return []
-    shown = shlex.quote(f"{directory}/{base.directories[0]}")
-    return page.command("Next", "where its time goes:", f"trainprof report {shown}")
+    shown = shlex.quote(f"{directory}/{row.directories[0]}")
+    return page.commands("Next:", [(f"trainprof report {shown}", "where its time goes")])
 
 
 def render_markdown(summary: RunSummary) -> str:
@@ -336,8 +377,8 @@ def render_markdown(summary: RunSummary) -> str:
         [
             f"**{escaped(headline(summary))}**",
             "\n".join(f"- {escaped(change)}" for change in (best.change if best else ())),
-            escaped(f"{summary.run.name}: {', '.join(_what_was_done(summary, tuning))}"),
-            table(("Trial", *_TITLES, ""), rows),
-            "\n".join(f"- {escaped(f'{label}: {said}')}" for label, said in remarks(summary)),
+            escaped(f"{summary.run.name}: {_effort(summary, tuning)}."),
+            table(("Setting", *_TITLES, ""), rows),
+            "\n".join(f"- {escaped(f'{k}: {_sentence(text)}')}" for k, text in remarks(summary)),
         ]
     )

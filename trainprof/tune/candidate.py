@@ -1,4 +1,4 @@
-"""A change that is worth trying."""
+"""A candidate: a change of settings to try, with its forecast."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from trainprof.tune.trial import LOADER_ARGUMENTS, Trial, name_of
 
 Interval = tuple[float, float]
 
-# How far the model may be off between two settings, each of which it may be off by MODEL_ERROR.
+# Error of the model between two settings, each with MODEL_ERROR.
 _BETWEEN: Final = math.log1p(2 * MODEL_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One change to try; `overrides` and `sites` as the trial has them.
+    """One change to try; `overrides` and `sites` as Trial has them.
 
     Attributes:
-        subject: What it is about: of several candidates about one thing one can be taken.
-        predicted: How many times as fast it will be, by the model; None where none applies.
-        hope: How many times as fast at most, where no model applies: only for the order.
+        subject: Candidates of the same subject exclude each other.
+        predicted: Speedup by the model, None if no model applies.
+        hope: Largest speedup if no model applies, for the order only.
     """
 
     subject: str
@@ -40,14 +40,14 @@ class Candidate:
         return name_of(self.overrides)
 
     def promise(self) -> float:
-        """Returns by what candidates are ordered: those of which nothing is known come last."""
+        """Returns the key of the order; candidates without a forecast come last."""
         return self.hope if self.predicted is None else self.predicted[1]
 
     def trial(self) -> Trial:
         return Trial(self.name, self.overrides, sites=self.sites)
 
     def without_saves(self, share: float) -> Candidate:
-        """Returns the same as told of steps without a share of their time that it leaves alone."""
+        """Returns the candidate with forecasts that exclude checkpoints, a share of step time."""
         if share <= 0:
             return self
         predicted = interval_without(self.predicted, share)
@@ -55,7 +55,7 @@ class Candidate:
 
 
 def interval_without(predicted: Interval | None, share: float) -> Interval | None:
-    """Returns the forecast of the rest, by one of all of which a share stays and is not counted."""
+    """Returns the forecast of a step without the `share` of it that stays and is excluded."""
     if predicted is None or share <= 0:
         return predicted
     return _times_of_rest(predicted[0], share), _times_of_rest(predicted[1], share)
@@ -66,21 +66,21 @@ def _times_of_rest(times: float, share: float) -> float:
 
 
 def up_to(share: float) -> Interval:
-    """Returns the forecast of a change that may save all of a share of the time, or none of it.
+    """Returns the forecast of a change that saves up to a share of the time.
 
-    Nothing saved may be measured as a loss: two runs of the same script differ.
+    Its low end is below 1: without a saving, noise may measure a loss.
     """
     return 1 / (1 + LEAST_CHANCE), times_without(share)
 
 
 def together(candidates: Sequence[Candidate]) -> Candidate:
-    """Returns changes of different subjects as one; what each gains at most is multiplied."""
+    """Returns a combination of changes of different subjects; largest gains multiply."""
     if len(candidates) == 1:
         return candidates[0]
     known = [candidate.predicted for candidate in candidates if candidate.predicted is not None]
     predicted = None
     if len(known) == len(candidates):
-        # One change may take away what another would have given.
+        # One change may remove the gain of another.
         predicted = max(low for low, _ in known), math.prod(high for _, high in known)
     return Candidate(
         subject="+".join(candidate.subject for candidate in candidates),
@@ -92,7 +92,7 @@ def together(candidates: Sequence[Candidate]) -> Candidate:
 
 
 def _overrides_of(trials: Sequence[Trial]) -> dict[str, Any]:
-    """Returns what trials change together: each argument of loaders where its trial changes it."""
+    """Returns the combined overrides: loader arguments by line, where their trial sets them."""
     sites = tuple(dict.fromkeys(site for trial in trials for site in trial.sites))
     overrides: dict[str, Any] = {}
     for trial in trials:
@@ -109,7 +109,7 @@ def _overrides_of(trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def _for_all(by_site: Mapping[str, Any], sites: Sequence[str]) -> Any:
-    """Returns the one value that is the same for all lines, or what each of them gets."""
+    """Returns the value that all lines share, or the value of each line."""
     values = list(by_site.values())
     is_alike = len(by_site) == len(sites) and all(value == values[0] for value in values)
     return values[0] if is_alike else dict(by_site)
@@ -120,9 +120,9 @@ def learned(
     tried: Sequence[Candidate],
     speed_of: Callable[[Candidate], SpeedUp | None],
 ) -> Interval | None:
-    """Returns the forecast by what another change of the same kind gained, if that is narrower.
+    """Returns the forecast corrected by measured changes of the same subject, if narrower.
 
-    What the model says of the one against the other is put upon what the other was measured at.
+    Scales the measured speedup of the other change by the model's ratio of the two.
     """
     if candidate.predicted is None:
         return None

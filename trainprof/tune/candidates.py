@@ -1,4 +1,4 @@
-"""What is worth trying, and what the model says it will give: said before it is measured."""
+"""Plans the changes to try, with forecasts made before they are measured."""
 
 from __future__ import annotations
 
@@ -25,49 +25,49 @@ from trainprof.tune.candidate import Candidate, Interval, interval_without, up_t
 from trainprof.tune.loader_candidates import (
     left_out,
     loader_changes,
-    steps_of_a_pass,
+    steps_of_epoch,
     steps_per_batch,
 )
 from trainprof.tune.trial import workers_of
 
-# Of a training step: from which share on it is worth changing something for.
+# Share of a step from which thread counts matter.
 _COMPUTE_SHARE: Final = 0.2
-# As FASTER_REST, where the thread sleeps in between: with 12 ms of sleep in steps of 21 ms the rest
-# took 9 ms, without them 5.4 (benchmarks/scripts/planted_loading.py real and free).
+# As FASTER_REST, if the thread sleeps while it waits: with 12 ms of sleep in steps of 21 ms the
+# rest took 9 ms, without 5.4 ms (benchmarks/scripts/planted_loading.py real and free).
 _FASTER_AFTER_SLEEP: Final = 0.6
-# What waking up may take by itself after a sleep, mostly that of torch's other threads: a step of
-# 0.3 ms took 2 to 12 ms on a virtual machine of two cores, 1 ms with one thread. Where no more than
-# that is left of a step whose wait is mostly sleep, nobody can say what computing takes.
+# Time to wake up after a sleep, mostly of torch's other threads: a step of 0.3 ms took 2 to 12 ms
+# on a virtual machine with two cores, 1 ms with one thread. If the rest of a step is shorter than
+# that, its compute time is unknown.
 _WAKING_S: Final = (0.002, 0.012)
 _MOSTLY: Final = 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a baseline lets expect.
+    """What to try, by a baseline.
 
     Attributes:
-        sites: The line of the loader that is drawn alone, of those that feed training the one that
-            costs most; () without any. `free_sites`: of all that are waited for, it first.
-        candidates: To be tried, the most promising first.
-        ceiling, alone: Forecasts of the two bounds, None where no model applies;
-            `foretells_ceiling`: the first is narrow enough to be one.
-        pass_batches: Of a pass of the feeding loader, None where it tells its length itself.
-        fewest_alone: Batches that the loader has to yield alone, to tell its pace.
-        steps_of_a_pass: That a trial is to go beyond, None: wherever it ends, it tells as much.
-        optimizers: Where those are built that could be fused, and are not.
+        sites: Line of the loader that costs most, for loader_alone; () without any.
+        free_sites: Lines of all loaders that training waits for, that one first.
+        candidates: Changes to try, the most promising first.
+        ceiling, alone: Forecasts of the two bounds, None if no model applies.
+        has_ceiling_forecast: Whether `ceiling` is narrow enough for a forecast.
+        epoch_batches: Batches per epoch of a loader without len().
+        fewest_alone: Batches that loader_alone needs.
+        steps_of_epoch: Steps that a trial should exceed, None if its length does not matter.
+        optimizers: Calls that build optimizers that could be fused.
     """
 
     sites: tuple[str, ...]
     candidates: tuple[Candidate, ...]
     ceiling: Interval | None = None
     alone: Interval | None = None
-    foretells_ceiling: bool = True
-    pass_batches: int | None = None
+    has_ceiling_forecast: bool = True
+    epoch_batches: int | None = None
     free_sites: tuple[str, ...] = ()
     fewest_alone: int = MIN_STEADY_STEPS
     steps_per_batch: float = 1.0
-    steps_of_a_pass: float | None = None
+    steps_of_epoch: float | None = None
     optimizers: tuple[OptimizerCall, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -80,14 +80,14 @@ def plan(
     starts: float = 0.0,
     saves: float = 0.0,
 ) -> Plan:
-    """Returns what is worth trying on a script, by a run of it.
+    """Returns what to try on a script, from a run of it.
 
     Args:
-        allow_numerics: What changes the numbers may be tried.
-        free_step_s: What a step takes with batches that cost nothing, once that is measured: a
-            thread that never waits computes faster, and no recording tells by how much.
-        starts, saves: What starts of passes add to steady steps, and what checkpoints take of them,
-            as shares: trials are compared without.
+        allow_numerics: Include changes of floating-point results.
+        free_step_s: Step time with replayed batches, if measured: a thread that never waits
+            computes faster, by an amount that no recording shows.
+        starts: Epoch starts as a share of steady step time.
+        saves: Checkpoints as a share of steady step time; trials are compared without them.
     """
     candidates = [
         candidate.without_saves(saves)
@@ -116,30 +116,27 @@ def plan(
         (waited[0].loader.site,),
         tuple(worthwhile),
         ceiling=_with_starts(ceiling, starts),
-        foretells_ceiling=not _may_be_waking(context, waited[0]),
+        has_ceiling_forecast=not _may_be_waking(context, waited[0]),
         alone=alone and (alone[0] * (1 - saves), alone[1] * (1 - saves)),
-        pass_batches=_pass_batches(waited[0]),
+        epoch_batches=_epoch_batches(waited[0]),
         free_sites=tuple(dict.fromkeys(loader.loader.site for loader in waited)),
         fewest_alone=fewest_alone(ahead),
         steps_per_batch=steps_per_batch(context),
-        steps_of_a_pass=steps_of_a_pass(context),
+        steps_of_epoch=steps_of_epoch(context),
         optimizers=optimizers,
         notes=left_out(context),
     )
 
 
 def _thread_candidates(context: RunContext) -> list[Candidate]:
-    """How many threads torch computes with: fewer may be faster where a model is small.
-
-    No model tells what another number gives.
-    """
+    """Proposes numbers of torch threads: small models may be faster with fewer. No forecast."""
     cores, share = int(context.cores() or 0), context.share(*COMPUTE_KEYS)
     threads = context.torch.threads
     if context.is_on_device or cores < 2 or share < _COMPUTE_SHARE:
         return []
     values = dict.fromkeys((1, max(cores // 2, 1), cores))
     values.pop(threads or 0, None)
-    caution = "sums are added up in another order: losses may differ in the last digits"
+    caution = "sums in another order: losses may differ in the last digits"
     hopes = {x: times_without(share * max(1 - (threads or x) / x, 0.0)) for x in values}
     return [
         Candidate("threads", {"torch_threads": value}, None, (caution,), hope=hope)
@@ -148,11 +145,11 @@ def _thread_candidates(context: RunContext) -> list[Candidate]:
 
 
 def _optimizer_candidates(context: RunContext) -> list[Candidate]:
-    """Parameters all at once: on a CPU torch takes them one by one, unless it is told to."""
+    """Proposes fused and foreach optimizers: by default torch loops over parameters on a CPU."""
     if not may_fuse(context):
         return []
     predicted = up_to(context.share("optimizer"))
-    caution = "updates are added up in another order: losses may differ in the last digits"
+    caution = "updates in another order: losses may differ in the last digits"
     ways = ("fused",) if context.is_on_device else ("fused", "foreach")
     return [Candidate("optimizer", {way: True}, predicted, cautions=(caution,)) for way in ways]
 
@@ -163,16 +160,16 @@ def _optimizers(context: RunContext) -> tuple[OptimizerCall, ...]:
 
 
 def _numerics_candidates(context: RunContext) -> list[Candidate]:
-    cautions = ("changes the numbers: compare the losses",)
+    cautions = ("this changes floating-point results: compare the losses",)
     changes = numerics_changes(context)
     return [Candidate(subject, how, None, cautions) for subject, how in changes.items()]
 
 
 def _ceiling(context: RunContext, feeder: Feeder, others: Sequence[Feeder] = ()) -> Interval | None:
-    """Returns what training makes of batches that cost nothing.
+    """Returns the forecast speedup with replayed batches.
 
-    The rest of a step may be what it was, or faster by what waiting between had made it slower:
-    by more where the thread slept meanwhile. Workers that computed beside it have nothing to do.
+    Without waits, the rest of a step may run faster, more so if the thread slept while waiting.
+    Workers are idle and no longer compete for cores.
     """
     if feeder.measured is None or feeder.measured.step_s <= 0:
         return None
@@ -184,27 +181,27 @@ def _ceiling(context: RunContext, feeder: Feeder, others: Sequence[Feeder] = ())
         share = min(share, feeder.exposed * share)
     crowding = None if context.is_on_device or feeder.inputs is None else crowding_of(feeder.inputs)
     crowded = 0.0 if crowding is None else crowding.saved_s / feeder.measured.step_s
-    # What computing takes longer beside workers goes with their work, where that was seen.
+    # Without workers, compute is no longer slowed by sharing cores, if that was measured.
     times = times_without(share + crowded)
     asleep = _asleep_share(feeder)
     faster = FASTER_REST + (_FASTER_AFTER_SLEEP - FASTER_REST) * asleep
     rest = 1 - faster * share
     if context.is_on_device:
-        # What a device works takes as long as before.
+        # The device's own work stays the same.
         host_share = max(1 - share - (context.summary.device_busy_share or 0.0), 0.0) / (1 - share)
         rest = 1 - FASTER_REST * share * host_share
     return times * (1 - 2 * MODEL_ERROR), times * (1 + MODEL_ERROR) / rest
 
 
 def _with_starts(steps: Interval | None, starts: float) -> Interval | None:
-    """Returns how many times as fast training is that starts no pass, by its steady steps."""
+    """Returns the speedup with epoch starts removed too, from that of steady steps."""
     if steps is None:
         return None
     return steps[0] * (1 + max(starts, 0.0)), steps[1] * (1 + max(starts, 0.0))
 
 
 def _may_be_waking(context: RunContext, feeder: Feeder) -> bool:
-    """Whether what is left of a step without the wait may mostly be waking up from it."""
+    """Whether the rest of a step, without its wait, may mostly be waking up."""
     if feeder.measured is None or context.is_on_device or _asleep_share(feeder) < _MOSTLY:
         return False
     alone, threads = _WAKING_S
@@ -213,7 +210,7 @@ def _may_be_waking(context: RunContext, feeder: Feeder) -> bool:
 
 
 def _asleep_share(feeder: Feeder) -> float:
-    """Returns the share of the wait in which the training thread was on no core."""
+    """Returns the share of the wait in which the training thread slept."""
     fetch = feeder.loader.fetch
     if feeder.loader.num_workers:
         return 1.0
@@ -223,7 +220,7 @@ def _asleep_share(feeder: Feeder) -> float:
 
 
 def _alone(feeder: Feeder) -> Interval | None:
-    """Returns how many times as many batches the loader could give as training takes now."""
+    """Returns the loader's throughput alone, relative to training's."""
     if feeder.inputs is None or feeder.measured is None:
         return None
     nothing = np.full_like(feeder.inputs.compute_s, 1e-9)
@@ -235,11 +232,8 @@ def _alone(feeder: Feeder) -> Interval | None:
     return speedup.low, speedup.high * (WARM_TIMES if is_quick else 1.0)
 
 
-def _pass_batches(feeder: Feeder) -> int | None:
-    """Returns the length of a pass where it takes one that went on to its end to know it.
-
-    A loop that leaves its passes before leaves those over free data, too.
-    """
+def _epoch_batches(feeder: Feeder) -> int | None:
+    """Returns batches per epoch of a loader without len(), from epochs that ended."""
     loader = feeder.loader
     if loader.length is not None or not loader.ended_batches:
         return None

@@ -1,4 +1,4 @@
-"""Which measured changes to take, put together and repeat; and what speaks against one."""
+"""Chooses which measured changes to combine, repeat and recommend, and which to refuse."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from trainprof.tune.candidate import Candidate, together
 from trainprof.tune.candidates import Plan
 from trainprof.tune.loader_candidates import WORKERS
 from trainprof.tune.measurements import Measurements
-from trainprof.tune.trial import FirstPass, Measured, Trial, workers_of
+from trainprof.tune.trial import FirstEpoch, Measured, Trial, workers_of
 
-# Runs of steps that differ by less differ by less than counts (LEAST_GAIN).
+# Largest difference in steps between runs of equal length, below LEAST_GAIN.
 _SAME_STEPS: Final = 0.02
-# Workers whose last batches are not full make a pass over a stream a little longer; those that each
-# give all of it, or make many small batches of it, by more.
-_OTHER_PASS: Final = 0.1
+# Partial last batches of workers lengthen the epoch of a stream by less. Workers that each yield
+# the whole stream lengthen it by more.
+_OTHER_EPOCH: Final = 0.1
 _SHARED: Final = (
-    "{}: that each worker gives only its share is taken from its code's asking get_worker_info(); "
-    "no trial saw a pass end: count the batches of an epoch before you take it"
+    "{} seems to shard its stream by get_worker_info(), but no trial saw an epoch end: check the "
+    "number of batches per epoch"
 )
 
 
 def best(measurements: Measurements) -> Trial | None:
-    """Returns the fastest setting; of those that are nearly as fast the one that changes least.
+    """Returns the fastest setting, or a nearly equal one that changes less.
 
-    None where none was visibly faster with nothing against it.
+    None if no setting was visibly faster, or every faster one is refused.
     """
     faster: list[tuple[float, Trial]] = []
     for trial in _ok_trials(measurements):
@@ -50,10 +50,7 @@ def best(measurements: Measurements) -> Trial | None:
 
 
 def winners(measurements: Measurements, plan: Plan) -> list[Candidate]:
-    """Returns of each subject the change that was fastest, where that was visible.
-
-    Without those that something else speaks against.
-    """
+    """Returns the fastest change of each subject, if visibly faster and not refused."""
     fastest: dict[str, tuple[float, Candidate]] = {}
     for candidate in plan.candidates:
         speed = measurements.speedup(candidate.trial())
@@ -61,7 +58,7 @@ def winners(measurements: Measurements, plan: Plan) -> list[Candidate]:
             continue
         if speed.verdict not in (FASTER, UNKNOWN) or against(measurements, candidate.trial()):
             continue
-        # More of the same has to be worth it.
+        # More of the same must gain more.
         known = fastest.get(candidate.subject)
         if known is None or speed.mid > known[0] * (1 + LEAST_GAIN):
             fastest[candidate.subject] = (speed.mid, candidate)
@@ -69,7 +66,7 @@ def winners(measurements: Measurements, plan: Plan) -> list[Candidate]:
 
 
 def untried_together(measurements: Measurements) -> list[str]:
-    """Returns the changes that were visibly faster, as one; [] if each was tried beside one."""
+    """Returns the combination of the faster changes, [] if each was tried in one."""
     fastest = winners(measurements, measurements.plan) if measurements.plan is not None else []
     tried = [set(run.trial.overrides) for run in measurements.runs if run.trial.overrides]
     is_tried = all(
@@ -81,19 +78,19 @@ def untried_together(measurements: Measurements) -> list[str]:
 def variants(
     measurements: Measurements, taken: Sequence[Candidate], plan: Plan
 ) -> list[list[Candidate]]:
-    """Returns the changes, and those with one replaced by more of the same, as good alone."""
-    all_of_them = [list(taken)]
+    """Returns the changes, and variants with another number of workers, equally fast alone."""
+    listed = [list(taken)]
     for index, candidate in enumerate(taken):
         speed = speed_of(measurements, candidate) or 0.0
         for other in plan.candidates:
             near = (speed_of(measurements, other) or 0.0) * (1 + LEAST_GAIN) >= speed
             if other.subject == candidate.subject == WORKERS and other is not candidate and near:
-                all_of_them.append([*taken[:index], other, *taken[index + 1 :]])
-    return all_of_them
+                listed.append([*taken[:index], other, *taken[index + 1 :]])
+    return listed
 
 
 def contenders(measurements: Measurements, at_most: int) -> list[Trial]:
-    """Returns what was measured fastest, `at_most` so many changes, and the ceiling."""
+    """Returns the fastest trials, at most `at_most`, and the ceiling."""
     trials = _ok_trials(measurements)
     changed = []
     for trial in trials:
@@ -105,12 +102,12 @@ def contenders(measurements: Measurements, at_most: int) -> list[Trial]:
     changed.sort(key=lambda pair: -pair[0])
     fastest = [trial for _, trial in changed[:at_most]]
     ceiling = measurements.alike(CEILING)
-    may_tell = ceiling.other and not ceiling.is_too_short
-    return [*fastest, *(trial for trial in trials if trial.name == CEILING and may_tell)]
+    is_usable = ceiling.other and not ceiling.is_too_short
+    return [*fastest, *(trial for trial in trials if trial.name == CEILING and is_usable)]
 
 
 def is_decided(measurements: Measurements, trial: Trial) -> bool:
-    """Whether repeated runs tell it from the baseline, by less than what it gains."""
+    """Whether repeated runs separate it from the baseline, with an interval below its gain."""
     speed = measurements.speedup(trial)
     runs = [run for run in measurements.of(trial.name) if run.is_ok]
     if speed is None or len(runs) < 2 or speed.low is None or speed.high is None:
@@ -122,7 +119,7 @@ def is_decided(measurements: Measurements, trial: Trial) -> bool:
 
 
 def speed_of(measurements: Measurements, candidate: Candidate) -> float | None:
-    """Returns how many times as fast as the baseline a change was, None where that is not known."""
+    """Returns the speedup of a change over the baseline, None if unknown."""
     speed = measurements.speedup(candidate.trial())
     return None if speed is None else speed.mid
 
@@ -136,32 +133,33 @@ def _size(trial: Trial) -> tuple[int, int]:
 
 
 def against(measurements: Measurements, trial: Trial) -> list[str]:
-    """Returns why a trial is not to be recommended; [] where nothing speaks against it."""
+    """Returns the reasons to refuse a trial, [] without any."""
     reasons = []
     for site in trial.sites if trial.loader_arguments() else ():
-        base, other = (_passes(measurements, name, site) for name in (BASELINE, trial.name))
+        base, other = (_first_epochs(measurements, name, site) for name in (BASELINE, trial.name))
         if _are_longer(other, base) or _are_longer(base, other):
             reasons.append(
-                f"a pass over {site} has {_batches(other)} batches with it, and "
-                f"{_batches(base)} in the script as it is: an epoch is another one then, whatever "
-                "a step takes; look at how its __iter__ shares the data out among workers"
+                f"an epoch of {site} has {_batches(other)} batches, {_batches(base)} in the "
+                "baseline. Shard the stream in its __iter__ by get_worker_info()"
             )
     slower = _slower_whole_runs(measurements, trial) if trial.overrides else None
     if slower is not None:
-        reasons.append(f"the whole script was {slower:.2f} times as fast from start to end")
+        reasons.append(f"the whole run is slower ({slower:.2f}x), start-up and exit included")
     lost = _lost(measurements.of(trial.name))
     if lost and not _lost(measurements.of(BASELINE)):
-        reasons.append(f"{lost} of its first losses are NaN or infinite, none of the baseline's")
+        reasons.append(f"{lost} of its first losses are NaN or infinite, unlike the baseline's")
     return reasons
 
 
 def _lost(runs: Sequence[Measured]) -> int:
-    """Returns how many losses are not finite, of the run with most."""
+    """Returns the largest number of non-finite losses in a run."""
     return max((sum(not math.isfinite(x) for x in run.losses) for run in runs), default=0)
 
 
-def to_be_minded(measurements: Measurements, trial: Trial, loaders: Sequence[Loader]) -> list[str]:
-    """Returns which streams among `loaders` are taken to be shared out, though no pass ended."""
+def stream_cautions(
+    measurements: Measurements, trial: Trial, loaders: Sequence[Loader]
+) -> list[str]:
+    """Returns cautions for streams that seem sharded, though no trial saw an epoch end."""
     return [
         _SHARED.format(loader.site)
         for loader in loaders
@@ -169,34 +167,35 @@ def to_be_minded(measurements: Measurements, trial: Trial, loaders: Sequence[Loa
         and loader.shares_samples
         and "num_workers" in trial.arguments_at(loader.site)
         if not all(
-            any(seen.is_ended for seen in _passes(measurements, name, loader.site))
+            any(seen.is_ended for seen in _first_epochs(measurements, name, loader.site))
             for name in (BASELINE, trial.name)
         )
     ]
 
 
-def _passes(measurements: Measurements, name: str, site: str) -> list[FirstPass]:
-    return [run.passes[site] for run in measurements.of(name) if run.is_ok and site in run.passes]
+def _first_epochs(measurements: Measurements, name: str, site: str) -> list[FirstEpoch]:
+    runs = [run for run in measurements.of(name) if run.is_ok]
+    return [run.first_epochs[site] for run in runs if site in run.first_epochs]
 
 
-def _are_longer(some: Sequence[FirstPass], others: Sequence[FirstPass]) -> bool:
-    """Whether the passes of each of some runs are longer than those of all others that ended."""
+def _are_longer(some: Sequence[FirstEpoch], others: Sequence[FirstEpoch]) -> bool:
+    """Whether the epochs of all runs are longer than every other epoch that ended."""
     ended = [first.batches for first in others if first.is_ended]
     if not some or not ended:
         return False
-    return min(first.batches for first in some) > (1 + _OTHER_PASS) * max(ended)
+    return min(first.batches for first in some) > (1 + _OTHER_EPOCH) * max(ended)
 
 
-def _batches(passes: Sequence[FirstPass]) -> str:
-    """Returns how many batches a pass has, or that it has more than were seen."""
-    ended = [first.batches for first in passes if first.is_ended]
+def _batches(epochs: Sequence[FirstEpoch]) -> str:
+    """Returns the batches of an epoch, "over 120" if none ended."""
+    ended = [first.batches for first in epochs if first.is_ended]
     if ended:
         return f"{statistics.fmean(ended):,.0f}"
-    return f"over {max(first.batches for first in passes):,}"
+    return f"over {max(first.batches for first in epochs):,}"
 
 
 def _slower_whole_runs(measurements: Measurements, trial: Trial) -> float | None:
-    """Returns how many times as fast whole runs of as many steps were that surely took longer."""
+    """Returns the speed of whole runs of equal length if certainly slower, else None."""
     base, other = (
         [run for run in measurements.comparable(name) if run.run_s is not None]
         for name in (BASELINE, trial.name)
@@ -215,7 +214,7 @@ def _slower_whole_runs(measurements: Measurements, trial: Trial) -> float | None
 
 
 def _whole(run: Measured) -> Pace:
-    """Returns how long a run took, as uncertain as its steps."""
+    """Returns the duration of a run as a pace, with the noise of its steps."""
     assert run.pace is not None
     assert run.run_s is not None
     return replace(run.pace, mean_s=run.run_s, steps_s=None, starts_s=None)

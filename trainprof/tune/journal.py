@@ -1,4 +1,4 @@
-"""Which trials a `tune` run has done, and the machine and environment they need: for `--resume`."""
+"""Keeps the journal of a `tune` run for --resume: its trials, options, machine and environment."""
 
 from __future__ import annotations
 
@@ -27,21 +27,20 @@ from trainprof.tune.trial import (
     Trial,
     TrialRunner,
     label_of,
-    was_in_vain,
+    was_cut_early,
 )
 from trainprof.tune.trial_reading import read, save_json
 
 FILE: Final = "tune.json"
 LARGEST_BYTES: Final = 1 << 24
 _LARGEST_NUMBER: Final = 1e12
-# What reading values of another shape or size raises.
+# Raised by values of unexpected shape or size.
 _DAMAGES: Final = (
     *(LookupError, ValueError, TypeError),
     *(AttributeError, ArithmeticError, RecursionError),
 )
 SCHEMA_VERSION: Final = 1
-# Variables that decide how fast a script is: threads and where they run, allocators, how devices
-# compute. As OpenMP, MKL, OpenBLAS, glibc, tokenizers, CUDA and torch name them.
+# Variables of OpenMP, MKL, OpenBLAS, glibc, tokenizers, CUDA and torch that change the speed.
 _OF_PACE: Final = frozenset(
     (
         *("OMP_NUM_THREADS", "OMP_DYNAMIC", "OMP_PLACES", "OMP_PROC_BIND", "OMP_WAIT_POLICY"),
@@ -53,9 +52,9 @@ _OF_PACE: Final = frozenset(
 )
 _BEGINNINGS: Final = ("MALLOC_", "PYTORCH_")
 _DEVICES: Final = "CUDA_VISIBLE_DEVICES"
-# Which of several alike it is makes no difference, and a batch system gives others each time.
+# Their number counts: a batch system assigns other devices each time.
 _NUMBER_OF_DEVICES: Final = f"the number of devices in {_DEVICES}"
-_UNSET: Final = "not set"
+_UNSET: Final = "unset"
 
 
 class JournalDamaged(TrainprofError):
@@ -65,10 +64,10 @@ class JournalDamaged(TrainprofError):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a `tune` run was started with: as TuneOptions has it, secrets in `words` masked.
+    """Options of a `tune` run as TuneOptions has them, with secrets in `words` masked.
 
-    `sources` are digests of the files beside the script and of its settings, by name; `variables`
-    those of its environment as `variables_of_pace` has them.
+    `sources`: digests of config files and of modules next to the script, by name. `variables`: of
+    its environment, as `variables_of_pace` has them.
     """
 
     words: tuple[str, ...]
@@ -86,7 +85,7 @@ class Asked:
 
 @dataclass
 class Journal:
-    """The list of runs that have ended, kept in the `tune` run's directory."""
+    """The runs that have ended, saved in the directory of the `tune` run."""
 
     directory: RunDirectory
     asked: Asked
@@ -101,7 +100,7 @@ class Journal:
         save_json(self.directory.path / FILE, content)
 
     def add(self, run: Measured) -> None:
-        """Notes a run that is not to be made again."""
+        """Records a run that will not be repeated."""
         self.done.append(
             {
                 "name": run.trial.name,
@@ -118,11 +117,11 @@ class Journal:
         self.save()
 
     def knows(self, trial: Trial, number: int) -> bool:
-        """Whether a run was made before, and its directory is still there."""
+        """Whether an earlier run exists, with its directory."""
         return self._entry_of(trial, number) is not None
 
     def remembered(self, trial: Trial, number: int) -> Measured | None:
-        """Returns an earlier run, read from its directory, None where there is none."""
+        """Returns an earlier run, read from its directory, or None."""
         entry = self._entry_of(trial, number)
         if entry is None:
             return None
@@ -142,7 +141,7 @@ class Journal:
         )
 
     def ground(self) -> dict[str, str]:
-        """Returns the machine and libraries that its runs stood on; {} where none is left."""
+        """Returns the machine and libraries of its runs; {} if unknown."""
         ground: dict[str, str] = {}
         for entry in self.done:
             directory = self._directory_of(Trial(entry["name"]), entry["number"])
@@ -162,28 +161,28 @@ class Journal:
         return None
 
     def _directory_of(self, trial: Trial, number: int) -> RunDirectory:
-        # The name alone is ours to trust: where it lies follows from it.
+        # The path follows from the name: the recorded path is not trusted.
         return RunDirectory(self.directory.trials / label_of(trial, number))
 
 
 @dataclass
 class RememberingRunner:
-    """Runs what was not run before, as long as it runs on what that did."""
+    """Runs trials that have no earlier run, on the same machine and libraries."""
 
     runner: TrialRunner
     journal: Journal
     ground: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
-        """Runs a trial, or returns what it showed; CannotResume if it ran on other ground."""
+        """Runs a trial or returns its earlier run; CannotResume if the machine differs."""
         known = self.journal.remembered(trial, number)
         if known is not None:
             self.ground = {**known.ground, **self.ground}
             return known
         measured = self.runner.run(trial, number, limits)
         check_ground(self.ground, measured.ground)
-        is_lost = measured.outcome == INTERRUPTED or was_in_vain(measured, limits)
-        # What all the rest stands on is tried again: a full disk or a device in use may pass.
+        is_lost = measured.outcome == INTERRUPTED or was_cut_early(measured, limits)
+        # A failed baseline is repeated: a full disk or a busy device may be temporary.
         is_lost |= measured.outcome in BROKEN and trial.name in (WARM_UP, BASELINE)
         if not is_lost:
             self.journal.add(measured)
@@ -191,19 +190,19 @@ class RememberingRunner:
 
 
 def read_journal(directory: RunDirectory) -> Journal:
-    """Returns the journal that a `tune` run left; JournalDamaged if there is none of ours."""
+    """Returns the journal of a `tune` run; JournalDamaged if it is missing or damaged."""
     path: Path = directory.path / FILE
     try:
         content = json.loads(read_run_file(path, LARGEST_BYTES))
         asked, done = _asked(content), [_entry(entry) for entry in content["done"]]
     except OSError as error:
         raise JournalDamaged(
-            f"{directory.path} is no `tune` run: {FILE} cannot be read: {error.strerror or error}",
-            hint="name the directory that `trainprof tune` printed",
+            f"{directory.path} is not a `tune` run: {FILE}: {error.strerror or error}",
+            hint="give the directory that `trainprof tune` printed",
         ) from error
     except _DAMAGES as error:
         raise JournalDamaged(
-            f"{path} is damaged", hint="start again: trainprof tune SCRIPT"
+            f"{path} is damaged", hint="start a new search: trainprof tune SCRIPT"
         ) from error
     return Journal(directory, asked, done)
 
@@ -228,7 +227,7 @@ def _asked(content: Mapping[str, Any]) -> Asked:
 
 
 def _positive(value: Any) -> float:
-    """Returns a number that is finite, over 0 and of a size that times have."""
+    """Returns a finite number over 0 in the range of durations."""
     number = float(value)
     if not 0 < number < _LARGEST_NUMBER:
         raise ValueError(f"{value} out of range")
@@ -263,13 +262,13 @@ class CannotResume(TrainprofError):
 
 
 def ground_now(target: Target) -> dict[str, str]:
-    """Returns what a run would stand on, as far as that is known before one was made."""
+    """Returns the machine and libraries of a run, as far as known before one."""
     ground, torch = ground_of_host(host_now()), installed_torch(target)
     return ground if torch is None else {**ground, TORCH: torch}
 
 
 def variables_of_pace(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns those of an environment that decide how fast a script is; of devices their number."""
+    """Returns the variables of an environment that change the speed, and the number of devices."""
     variables = {
         name: value
         for name, value in environ.items()
@@ -282,23 +281,23 @@ def variables_of_pace(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_variables(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Raises CannotResume where trials would run under variables that give them another pace."""
-    # Without the variable a script sees all devices, and they may be as many.
+    """Raises CannotResume if variables that change the speed differ."""
+    # If unset, a script sees all devices, possibly the same number.
     both = before.keys() & now.keys()
     names = [x for x in {**before, **now} if x != _NUMBER_OF_DEVICES or x in both]
     check_alike(*({x: side.get(x, _UNSET) for x in names} for side in (before, now)))
 
 
 def check_ground(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Raises CannotResume where trials would stand on other ground, as `ground_of` has it."""
-    # On which of several GPUs it was takes a while to see.
+    """Raises CannotResume if the machine or libraries differ, as `ground_of` has them."""
+    # One of the GPUs is enough: samples show late which one was used.
     one_gpu = [set(side.get(GPU, "").split(", ")) for side in (before, now)]
     is_same = bool(one_gpu[0] & one_gpu[1])
     check_alike(before, {x: value for x, value in now.items() if x != GPU or not is_same})
 
 
 def check_alike(before: Mapping[str, object], now: Mapping[str, object]) -> None:
-    """Raises CannotResume with what makes later trials unlike earlier ones, if both are known."""
+    """Raises CannotResume with all known differences."""
     changed = [
         f"{what} was {before[what]} and is {value}"
         for what, value in now.items()
@@ -306,6 +305,6 @@ def check_alike(before: Mapping[str, object], now: Mapping[str, object]) -> None
     ]
     if changed:
         raise CannotResume(
-            f"{', '.join(changed)}: its trials would not be alike",
-            hint="go on as it was begun, or start again: trainprof tune SCRIPT",
+            f"{', '.join(changed)}: new trials would not be comparable",
+            hint="resume with the same setup, or start a new search: trainprof tune SCRIPT",
         )

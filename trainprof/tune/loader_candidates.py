@@ -1,4 +1,4 @@
-"""Which settings of loaders are worth trying: of all that training waits for, in one trial."""
+"""Proposes loader settings, for all loaders that training waits for in one trial."""
 
 from __future__ import annotations
 
@@ -36,22 +36,21 @@ from trainprof.tune.loader_forecast import (
 )
 
 WORKERS: Final = "workers"
-KEPT: Final = "persistent_workers"
+PERSISTENT: Final = "persistent_workers"
 PREFETCHING: Final = "prefetching"
 _WORKERS_TRIED_AT_MOST: Final = 2
-# As many workers share a file.
-_MORE_THAN_ONE: Final = 2
+_MORE_THAN_ONE: Final = 2  # a number of workers that share open files
 
 
 def loader_changes(
     context: RunContext, free_step_s: float | None, starts: float
 ) -> list[Candidate]:
-    """Returns the changes of loaders that are worth trying; arguments as in `plan`."""
+    """Returns the loader changes to try; arguments as in `plan`."""
     waited = waited_for(context)
     loaders = modelled(waited)
     candidates: list[Candidate] = []
     if loaders:
-        # A step that waits for none of them says nothing where the model does not know them all.
+        # The step time without waits only helps if the model covers all loaders.
         is_whole = len(loaders) == len(waited)
         forecast = LoaderForecast(context, loaders, free_step_s if is_whole else None)
         candidates += _worker_candidates(loaders, forecast)
@@ -60,34 +59,34 @@ def loader_changes(
 
 
 def left_out(context: RunContext) -> tuple[str, ...]:
-    """Returns why more workers are not tried: training would be another."""
+    """Returns why more workers are not tried: they would change training."""
     notes = []
     for feeder in waited_for(context):
         first = needed_first(feeder.loader, {"num_workers": _MORE_THAN_ONE})
         shards = shards_of(feeder)
         if not keeps_multiplicity(feeder):
             notes.append(
-                f"{feeder.loader.site}: no other number of workers is tried: each would give all "
-                "of its IterableDataset, unless that asks get_worker_info()"
+                f"{feeder.loader.site}: other numbers of workers were not tried. Its "
+                "IterableDataset must shard by get_worker_info() first, or workers repeat samples"
             )
         elif first:
-            notes.append(f"{feeder.loader.site}: more workers are not tried: first {first[0]}")
+            notes.append(f"{feeder.loader.site}: more workers were not tried. First: {first[0]}")
         elif shards is not None and (feeder.loader.num_workers or 0) >= shards:
-            notes.append(f"{feeder.loader.site}: more workers are not tried: {shards} shard(s)")
+            notes.append(f"{feeder.loader.site}: more workers than shards ({shards}) are no use")
     return tuple(notes)
 
 
 def steps_per_batch(context: RunContext) -> float:
-    """Returns how many updates there are for each batch of the feeding loader."""
+    """Returns optimizer steps per batch of the feeding loader."""
     training = context.summary.training
     return training.steps / training.iterations if training.iterations else 1.0
 
 
-def steps_of_a_pass(context: RunContext) -> float | None:
-    """Returns the steps of the longest pass whose end trials are to see; None without any.
+def steps_of_epoch(context: RunContext) -> float | None:
+    """Returns the steps of the longest epoch that trials should see end; None without any.
 
-    From a run that saw one end: what comes between passes (evaluation, say) nobody knows else. Of a
-    loader without a length, no more than so many.
+    Needs a run that saw an epoch end, and the work after it, such as evaluation. For a loader
+    without len(), an upper bound.
     """
     steps = []
     for feeder in waited_for(context):
@@ -95,16 +94,16 @@ def steps_of_a_pass(context: RunContext) -> float | None:
         if loader.passes < 2:
             continue
         batches = loader.length or loader.iterations / (loader.passes - 1)
-        if _next_start_tells(feeder, batches):
+        if _needs_next_start(feeder, batches):
             steps.append(batches * steps_per_batch(context))
     return max(steps, default=None)
 
 
-def _next_start_tells(feeder: Feeder, batches: float) -> bool:
-    """Whether training is visibly slower for starts of passes of so many batches, or may be."""
+def _needs_next_start(feeder: Feeder, batches: float) -> bool:
+    """Whether epoch starts slow training visibly, so that a second one must be measured."""
     loader = feeder.loader
     if not loader.num_workers:
-        # Of one that has a length the first start alone tells.
+        # With len() the first start is enough.
         return not loader.length
     if loader.persistent_workers or feeder.measured is None:
         return False
@@ -112,7 +111,7 @@ def _next_start_tells(feeder: Feeder, batches: float) -> bool:
 
 
 def _worker_candidates(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[Candidate]:
-    """Returns the fewest workers that do nearly as well as any, and the next more."""
+    """Proposes the fewest workers that are nearly as fast as any, and the next larger number."""
     wanted = [_fewest_workers(k, loaders, forecast) for k in range(len(loaders))]
     candidates: list[Candidate] = []
     for more in range(_WORKERS_TRIED_AT_MOST):
@@ -133,9 +132,9 @@ def _worker_candidates(loaders: Sequence[Modelled], forecast: LoaderForecast) ->
             loader.feeder.loader.site: with_workers(loader.feeder, x) for loader, x in changed
         }
         cautions = [
-            said
+            caution
             for loader, x in changed
-            for said in cautions_of(loader.feeder, with_workers(loader.feeder, x))
+            for caution in cautions_of(loader.feeder, with_workers(loader.feeder, x))
         ]
         candidate = Candidate(
             WORKERS,
@@ -152,9 +151,9 @@ def _worker_candidates(loaders: Sequence[Modelled], forecast: LoaderForecast) ->
 def _fewest_workers(
     index: int, loaders: Sequence[Modelled], forecast: LoaderForecast
 ) -> list[Setting]:
-    """Returns settings of a loader with the fewest workers that will do, and with more.
+    """Returns settings of a loader with the fewest workers that suffice, and with more.
 
-    None where those that it has are as good, beside others that have as many as can help them.
+    [] if its own number is as good, while the other loaders have the most workers of use.
     """
     others = [_most(loader) for loader in loaders]
     tried = _settings(loaders[index])
@@ -175,7 +174,7 @@ def _fewest_workers(
 
 def _settings(modelled: Modelled) -> list[Setting]:
     loader, now = modelled.feeder.loader, modelled.feeder.loader.num_workers or 0
-    # Workers that are there already stay as they are from pass to pass: one change at a time.
+    # Existing workers keep their persistence: one change at a time.
     stays = bool(loader.persistent_workers) if now else loader.may_keep_workers
     return [
         replace(modelled.inputs.setting, workers=workers, is_persistent=stays and workers > 0)
@@ -189,7 +188,7 @@ def _most(loader: Modelled) -> Setting:
 
 
 def _alike_by_line(loaders: Sequence[Modelled], chosen: Sequence[Setting]) -> list[Setting]:
-    """Returns the settings with one for each line: what it builds cannot be told apart."""
+    """Returns the settings with one per line: loaders of the same line cannot be set apart."""
     by_line: dict[str, Setting] = {}
     for value, setting in zip(loaders, chosen, strict=True):
         known = by_line.get(value.feeder.loader.site)
@@ -199,7 +198,7 @@ def _alike_by_line(loaders: Sequence[Modelled], chosen: Sequence[Setting]) -> li
 
 
 def _by_line(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns overrides: of several lines the workers, and what is not alike for all, by line."""
+    """Returns overrides; with several lines, values that differ are by line."""
     if len(changes) == 1:
         return dict(next(iter(changes.values())))
     overrides: dict[str, Any] = {}
@@ -211,7 +210,7 @@ def _by_line(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _prefetch_candidates(loaders: Sequence[Modelled], forecast: LoaderForecast) -> list[Candidate]:
-    """More batches ahead: what helps where some take far longer than others."""
+    """Proposes a larger prefetch_factor, which helps if some batches are far slower."""
     now = forecast.speedup([loader.inputs.setting for loader in loaders])
     for factor in TRIED_PREFETCH:
         changed = [loader for loader in loaders if may_have_ahead(loader.feeder, factor)]
@@ -237,9 +236,9 @@ def _prefetch_candidates(loaders: Sequence[Modelled], forecast: LoaderForecast) 
 
 
 def _persistence_candidates(context: RunContext, starts: float) -> list[Candidate]:
-    """Workers that live on from pass to pass, or start in a shorter way."""
+    """Proposes persistent workers, or a faster start method."""
     share = sum(restart_share(context, feeder) for feeder in context.feeding)
-    # A trial that is ended stands for a run that goes on, pass after pass.
+    # A trial that was cut short stands for a run with more epochs.
     times = 1.0
     if share > 0 and context.summary.run.exit.was_limited:
         times = max(starts / (1 + starts) / share, 1.0)
@@ -253,9 +252,9 @@ def _persistence_candidates(context: RunContext, starts: float) -> list[Candidat
     kept = [feeder for feeder in restarting if may_be_kept(context, feeder)]
     candidates = []
     if kept:
-        persistent = {KEPT: True}
+        persistent = {PERSISTENT: True}
         cautions = tuple(
-            dict.fromkeys(said for feeder in kept for said in cautions_of(feeder, persistent))
+            dict.fromkeys(caution for feeder in kept for caution in cautions_of(feeder, persistent))
         )
         candidates.append(
             Candidate("restarts", persistent, predicted(kept), cautions, _lines(kept))
@@ -263,7 +262,7 @@ def _persistence_candidates(context: RunContext, starts: float) -> list[Candidat
     spawned = [x for x in restarting if x.loader.start_method in NEW_PYTHON]
     if spawned and not context.is_on_device:
         overrides = {"multiprocessing_context": "fork"}
-        caution = "workers are forked: a lock that a thread of yours holds then stays locked there"
+        caution = "a lock that another thread holds during fork stays locked in the worker"
         forked = predicted(spawned)
         candidates.append(
             Candidate("start of workers", overrides, forked, (caution,), _lines(spawned))

@@ -1,9 +1,8 @@
-"""What training will be with other settings of the loaders that it waits for.
+"""Forecasts training with other settings of the loaders that it waits for.
 
-Each is played through the pipeline model by itself, with what a step computes; then they are put
-together. Loaders that are asked one after the other in every step make batches at the same time:
-the slowest sets the pace. Those that take turns, pass by pass, are each as fast as they are. What
-starts of passes add is played as well: with short passes it decides.
+The pipeline model plays each loader with the step's compute. Loaders used in the same step prepare
+batches concurrently, so the slowest sets the pace. Loaders used in turn, an epoch each, add up.
+Epoch starts are played too: with short epochs they decide.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ from trainprof.findings.gain import faster_steps_gain
 from trainprof.findings.loading.waiting import most_workers
 from trainprof.findings.run_context import Feeder, RunContext, times_of_part
 
-# Batches of loaders that take turns are so many times a training's, those of loaders side by side
-# as many times as there are loaders.
+# Up to this ratio of batches to training iterations, loaders are used in turn. For loaders used in
+# the same step the ratio is their number.
 _BY_TURNS: Final = 1.25
-# Of what a step computes: what is left of it at least without the waits for other loaders.
+# Smallest share of compute that remains without the waits for other loaders.
 _LEAST_COMPUTE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Modelled:
-    """A loader to which the pipeline model applies; training took so many batches of it."""
+    """A loader to which the pipeline model applies; `batches` that training used."""
 
     feeder: Feeder
     inputs: PipelineInputs
@@ -46,7 +45,7 @@ class Modelled:
 
 
 def modelled(feeding: Sequence[Feeder]) -> list[Modelled]:
-    """Returns the loaders to which the model applies, in the same order."""
+    """Returns the loaders to which the model applies, in order."""
     return [
         Modelled(feeder, feeder.inputs, feeder.measured, max(feeder.loader.iterations, 1))
         for feeder in feeding
@@ -55,7 +54,7 @@ def modelled(feeding: Sequence[Feeder]) -> list[Modelled]:
 
 
 def on_the_cores(loaders: Sequence[Modelled], chosen: Sequence[Setting]) -> list[Setting]:
-    """Returns the settings with fewer workers each where all of them are more than can run."""
+    """Returns the settings with fewer workers each, if together they exceed the cores."""
     most = max(max(most_workers(loader.inputs), len(loaders)) for loader in loaders)
     total = sum(setting.workers for setting in chosen)
     if total <= most or len(loaders) == 1:
@@ -69,9 +68,9 @@ def on_the_cores(loaders: Sequence[Modelled], chosen: Sequence[Setting]) -> list
 
 
 class LoaderForecast:
-    """The loaders that training waits for in other settings, given for all of them in their order.
+    """Forecasts the loaders that training waits for; `settings` have one entry per loader.
 
-    `free_step_s`: what a step takes where it waits for none of them, None where that is unknown.
+    `free_step_s`: step time without waiting for any loader, None if unknown.
     """
 
     def __init__(
@@ -83,12 +82,12 @@ class LoaderForecast:
         self._faster = None if free_step_s is None else self._compute_left(free_step_s)
 
     def batch_s(self, index: int, settings: Sequence[Setting]) -> float:
-        """Returns what a batch of one loader takes most likely, with its part of a pass's start."""
+        """Returns the expected time per batch of one loader, its share of epoch starts included."""
         prediction = predict(self._inputs(index, settings, self._faster or 1.0), settings[index])
         return prediction.step_s.mid + self._starts(index, prediction).mid
 
     def speedup(self, settings: Sequence[Setting]) -> Interval | None:
-        """Returns how many times as fast training will be; None where it cannot be told."""
+        """Returns the speedup of training; None if unknown."""
         kept = self._combined([self._step_s(k, settings) for k in range(len(settings))])
         kept = Interval(*(max(share, self._least_share()) for share in kept.ends()))
         if not 0 < kept.low <= kept.high < np.inf:
@@ -100,7 +99,7 @@ class LoaderForecast:
         return self._over_all_steps(self._with_starts(steps, settings))
 
     def _over_all_steps(self, speedup: Interval) -> Interval:
-        """Returns how many times as fast all is if these loaders feed a part of the steps."""
+        """Returns the speedup of all steps, of which these loaders feed a part."""
         shares = [loader.feeder.steps_share for loader in self._loaders]
         share = min(sum(shares), 1.0) if self._take_turns else max(shares)
         if share >= NEARLY_ALL:
@@ -108,7 +107,7 @@ class LoaderForecast:
         return Interval(*(times_of_part(times, share) for times in speedup.ends()))
 
     def _with_starts(self, steps: Interval, settings: Sequence[Setting]) -> Interval:
-        """Returns how many times as fast training will be whose steps are so many times as fast."""
+        """Returns the speedup of training with epoch starts, from that of steps."""
         now = [loader.feeder.now for loader in self._loaders]
         before_s = [
             Interval.exactly(0.0) if x is None else self._starts(k, x) for k, x in enumerate(now)
@@ -125,9 +124,9 @@ class LoaderForecast:
         )
 
     def _combined(self, times: Sequence[Interval]) -> Interval:
-        """Returns what times of a batch of each loader come to, as a share of steps as recorded.
+        """Returns the combined time per batch, as a share of the recorded step.
 
-        Those that take turns add up; of those side by side the slowest sets the pace.
+        Loaders used in turn add up; of loaders used together the slowest counts.
         """
         shares = [
             [s / x.measured.step_s for s in time.ends()]
@@ -139,7 +138,7 @@ class LoaderForecast:
         return Interval(*np.average(shares, axis=0, weights=weights).tolist())
 
     def _least_share(self) -> float:
-        """Returns what a step takes at least on its cores, as a share of what it took."""
+        """Returns the least time of a step on its cores, as a share of the recorded step."""
         first = self._loaders[0]
         if self._take_turns or len(self._loaders) == 1:
             return 0.0
@@ -152,7 +151,7 @@ class LoaderForecast:
         return work_s / first.inputs.cores / first.measured.step_s
 
     def _starts(self, index: int, prediction: Prediction) -> Interval:
-        """Returns what starts of passes add to a batch of a loader, less what was made ahead."""
+        """Returns what epoch starts add to a batch of a loader, minus prefetched batches."""
         value = self._loaders[index]
         played, batches = value.inputs.batches, value.feeder.loader.length or value.inputs.batches
         pairs = zip(prediction.epoch_s.ends(), prediction.step_s.ends(), strict=True)
@@ -160,7 +159,7 @@ class LoaderForecast:
         return Interval(min(added), added[1], max(added))
 
     def _compute_left(self, free_step_s: float) -> float | None:
-        """Returns what is left of the time that steps compute when they wait for nothing."""
+        """Returns the share of compute time that remains if steps wait for nothing."""
         training, first = self._context.summary.training, self._loaders[0]
         if len(self._loaders) == 1:
             batches, own_s = training.iterations, first.inputs.compute_s.mean()
@@ -176,9 +175,9 @@ class LoaderForecast:
         return min(free_s / float(batches * own_s), 1.0)
 
     def _waits_for_others_s(self, index: int, settings: Sequence[Setting] | None = None) -> float:
-        """Returns the waits for the other loaders for each batch of one, as recorded.
+        """Returns the recorded waits for the other loaders per batch of one.
 
-        With `settings` only those for loaders that have no workers in these.
+        With `settings`, only for loaders without workers in them.
         """
         if self._take_turns:
             return 0.0
@@ -189,21 +188,21 @@ class LoaderForecast:
         )
 
     def _own_compute_s(self, index: int) -> float:
-        """Returns what is computed for each batch of a loader, without waits for the others."""
+        """Returns compute per batch of a loader, without waits for the others."""
         mean_s = float(self._loaders[index].inputs.compute_s.mean())
         return max(mean_s - self._waits_for_others_s(index), _LEAST_COMPUTE * mean_s)
 
     def _inputs(self, index: int, settings: Sequence[Setting], faster: float) -> PipelineInputs:
-        """Returns a loader's inputs among others, of which those without workers take its time."""
+        """Returns a loader's model inputs, with waits for other loaders without workers."""
         inputs = self._loaders[index].inputs
         mean_s = float(inputs.compute_s.mean())
         own_s = self._own_compute_s(index) * faster + self._waits_for_others_s(index, settings)
         return replace(inputs, compute_s=inputs.compute_s * (own_s / mean_s if mean_s > 0 else 1.0))
 
     def _step_s(self, index: int, settings: Sequence[Setting]) -> Interval:
-        """Returns what a step takes with a batch of this loader.
+        """Returns the step time with a batch of this loader.
 
-        Where waits remain, computing is as much slower as they are of those that there were.
+        Compute is slower in proportion to the waits that remain.
         """
         value = self._loaders[index]
         slow = predict(self._inputs(index, settings, 1.0), settings[index])
@@ -214,4 +213,4 @@ class LoaderForecast:
         remains_s = fast.wait_s.mid + self._waits_for_others_s(index, settings)
         waits = min(max(remains_s / before_s, 0.0), 1.0) if before_s > 0 else 0.0
         pairs = zip(fast.step_s.ends(), slow.step_s.ends(), strict=True)
-        return Interval(*(quick + (late - quick) * waits for quick, late in pairs))
+        return Interval(*(low + (high - low) * waits for low, high in pairs))

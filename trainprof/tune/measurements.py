@@ -1,7 +1,7 @@
-"""What a search has measured so far, which of its runs are to be compared, and where it is.
+"""Holds the measurements of a search, and selects the runs and steps to compare.
 
-Of two trials the same stretch of training is compared: quick ones make more steps than slow ones,
-and what training does may change meanwhile.
+Two trials are compared over the same steps: faster trials make more of them, and step times may
+change during training.
 """
 
 from __future__ import annotations
@@ -18,23 +18,22 @@ from trainprof.tune.trial import WARM_UP, Measured, Trial
 if TYPE_CHECKING:
     from trainprof.tune.candidates import Plan
 
-# Less a step is no matter of the page cache.
+# A run below this read its data from the page cache.
 _COLD_BYTES_PER_STEP: Final = 1 << 20
 _COLD_TIMES: Final = 2.0
-# A run that took so many times as long as another of the same trial did not do so by chance.
+# Runs of the same trial differ by less through noise.
 _HELD_UP_TIMES: Final = 2.0
-# More than the mean of some dozens of batches of unlike samples is off by chance.
+# Mean sizes of some dozens of batches with varied samples differ by less.
 _OTHER_SIZE: Final = 0.2
-# Later steps that take another time by more than this share are of another kind: clocks, caches
-# and cores that have just slept make less of a difference between equal ones.
+# Equal steps differ by less through clocks, caches and cores that have just slept.
 _OTHER_KIND: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Runs of the baseline and of a trial, with the paces to be compared.
+    """Runs of the baseline and of a trial, with the paces to compare.
 
-    `until`: only so many steps of each run count, None: all of them.
+    `until`: number of steps of each run that count, None for all.
     """
 
     base: Sequence[Measured]
@@ -43,38 +42,36 @@ class Alike:
 
     @property
     def is_too_short(self) -> bool:
-        """Whether the stretch that counts holds too few steps of one side to tell."""
+        """Whether too few steps of a side count."""
         sides = (self.base, self.other)
         return self.until is not None and any(all(x.pace is None for x in y) for y in sides)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where the search is: a trial is about to run, where `measured` is None.
+    """State of the search before a run (`measured` is unset) and after it.
 
-    `done` and `expected` are runs of trials, the latter not known before the baseline; `left_s` is
-    of the budget; `is_kept`: the run was made before, and is not made again.
+    `done` counts runs. `left_s` is of the budget. `is_kept`: the run is from an earlier start.
     """
 
     trial: Trial
     measured: Measured | None
     done: int
-    expected: int | None
     left_s: float
     is_kept: bool = False
 
 
 @dataclass(slots=True)
 class Measurements:
-    """What a search has measured so far.
+    """The measurements of a search.
 
     Attributes:
         runs: In order of time, the warm-up first.
         predicted, cautions: By the name of a trial.
-        trial_steps: After which trials are stopped, None: never.
-        unfinished: Names of what was still to be tried.
-        first_counts: The first run counts as the baseline.
-        needed_budget_s: That lets one change be tried; None where one was, or none was to be.
+        trial_steps: Steps after which trials end, None for the script's end.
+        unfinished: Names of trials that did not fit.
+        first_counts: The first run is the baseline.
+        needed_budget_s: Budget for one change, if none could be tried.
     """
 
     runs: list[Measured] = field(default_factory=list)
@@ -94,15 +91,15 @@ class Measurements:
         return [run for run in self.runs if run.trial.name == name]
 
     def failures_after(self) -> list[str]:
-        """Returns how runs of the script as it is failed once their training had been ended."""
+        """Returns how baselines failed after a limit had ended their training."""
         runs = [run for run in self.runs if run.trial.name in (WARM_UP, BASELINE)]
         return [run.failed_after for run in runs if run.failed_after is not None]
 
     def judged(self, run: Measured) -> Measured:
-        """Returns a run that failed after its training as failed, where its change may be why.
+        """Returns a run that failed after its training as failed, if its change may be the cause.
 
-        Where the script as it is fails likewise it misses what the whole training writes, and a run
-        that was cut did not come as far.
+        A baseline with the same failure lacks what a full training writes. A run that was cut may
+        not have got there.
         """
         if run.outcome != OK or run.failed_after is None or run.was_cut or not run.trial.overrides:
             return run
@@ -112,19 +109,19 @@ class Measurements:
         return replace(run, outcome=FAILED, detail=run.failed_after, pace=None, training_pace=None)
 
     def comparable(self, name: str) -> list[Measured]:
-        """Returns the runs of a trial that tell how fast it is."""
+        """Returns the runs of a trial that can be compared."""
         runs = self.runs
         left_out = {*cold_runs(runs), *held_up_runs(runs), *runs_on_other_batches(runs)}
         return [run for run in self.of(name) if run.is_ok and run.directory not in left_out]
 
     def speedup(self, trial: Trial) -> SpeedUp | None:
-        """Returns how many times as fast a trial's runs trained as the baseline's.
+        """Returns the speedup of a trial over the baseline.
 
-        Of a loader alone: its batches against the baseline's steady steps.
+        For loader_alone: its batches against the baseline's steady steps.
         """
         both = self.alike(trial.name)
         if both.is_too_short:
-            return SpeedUp(None, None, None, UNKNOWN, None, "too few steps are alike")
+            return SpeedUp(None, None, None, UNKNOWN, None, "too few common steps")
         paces = (
             [run.pace if trial.data == "alone" else run.training_pace for run in runs]
             for runs in (both.base, both.other)
@@ -133,22 +130,22 @@ class Measurements:
         return self._compare(base, other) if base and other else None
 
     def alike(self, name: str) -> Alike:
-        """Returns the baseline's runs and a trial's as they are compared; each question once."""
+        """Returns the runs of the baseline and of a trial as they are compared, cached."""
         base, other = self.comparable(BASELINE), self.comparable(name)
         key = (tuple(map(id, base)), tuple(map(id, other)))
         known = self._alike.get(key)
         if known is None:
-            # With the runs, so that no other object gets its id.
+            # Keeps the runs alive, so that their ids stay unique.
             known = self._alike[key] = (alike(base, other), (base, other))
         return known[0]
 
     def free_step_s(self) -> float | None:
-        """Returns what a step takes on free data, None where that is not known, or only a bound."""
+        """Returns the step time with replayed batches, None if unknown or only a bound."""
         paces = [run.pace for run in self.alike(CEILING).other if not run.is_least]
         return next((pace.mean_s for pace in paces if pace is not None), None)
 
-    def tells_ceiling(self) -> bool:
-        """Whether free data shows what loading costs, and not only the least that it may cost."""
+    def measures_ceiling(self) -> bool:
+        """Whether replayed batches measure the cost of loading, not only a lower bound."""
         runs = self.comparable(CEILING)
         return bool(runs) and not any(run.is_least for run in runs)
 
@@ -157,7 +154,7 @@ class Measurements:
         known = self._compared.get(key)
         if known is None:
             speed = speed_up(base, other, took_turns=True)
-            # With what was compared, so that no other object gets its id.
+            # Keeps the paces alive, so that their ids stay unique.
             known = self._compared[key] = speed, (base, other)
         return known[0]
 
@@ -166,14 +163,14 @@ class Measurements:
 
 
 def _kind(failure: str) -> str:
-    """Returns the exception's class, or the exit status: messages name files of a trial's own."""
+    """Returns the exception's class or the exit status; messages may name files of a trial."""
     return failure.partition(":")[0]
 
 
 def alike(base: Sequence[Measured], other: Sequence[Measured]) -> Alike:
-    """Returns runs as they are to be compared.
+    """Returns runs as they are compared.
 
-    All their steps count, unless those that not all of the runs came to are of another kind.
+    All steps count, unless step times change after the last step that all runs made.
     """
     runs = (*base, *other)
     seen = [run.seen for run in runs if run.seen is not None]
@@ -187,13 +184,13 @@ def alike(base: Sequence[Measured], other: Sequence[Measured]) -> Alike:
 
 
 def _may_wander(run: Measured) -> float:
-    """Returns by what share the machine's pace may have changed meanwhile."""
+    """Returns the share by which the machine's pace may have changed during a run."""
     wandering = 0.0 if run.pace is None else run.pace.wandering
     return max(wandering, run.disturbance)
 
 
 def cold_runs(runs: Sequence[Measured]) -> list[str]:
-    """Returns the directories of those that read from disk what others had in memory."""
+    """Returns the directories of runs that read data from disk, others from the page cache."""
     per_step = {
         run.directory: run.read_bytes / max(run.steps, 1)
         for run in runs
@@ -207,9 +204,9 @@ def cold_runs(runs: Sequence[Measured]) -> list[str]:
 
 
 def held_up_runs(runs: Sequence[Measured]) -> list[str]:
-    """Returns the directories of those that other runs of the same trial were far faster than.
+    """Returns the directories of runs far slower than another run of the same trial.
 
-    What a run shares the machine with can only hold it up: the fastest shows what it can do.
+    Other programs can only slow a run, so the fastest one counts.
     """
     paces: dict[str, dict[str, float]] = {}
     for run in runs:
@@ -224,9 +221,9 @@ def held_up_runs(runs: Sequence[Measured]) -> list[str]:
 
 
 def runs_on_other_batches(runs: Sequence[Measured]) -> list[str]:
-    """Returns the directories of those on free data whose batches are of another size.
+    """Returns the directories of replay runs whose batches differ in size from the baseline's.
 
-    They are copies of the first ones, which may be shorter than later ones.
+    Replay copies the first batches, which may be shorter than later ones.
     """
     sizes = (run.batches for run in runs if run.trial.name == BASELINE and run.is_ok)
     usual = next((batches for batches in sizes if batches), {})

@@ -1,4 +1,4 @@
-"""What a search found, as the summary of a `tune` run has it."""
+"""Summarizes the measurements of a search."""
 
 from __future__ import annotations
 
@@ -26,15 +26,14 @@ from trainprof.analysis.summary.tune import (
 )
 from trainprof.findings.loading.loader_change import call_with
 from trainprof.tune.candidates import Plan
-from trainprof.tune.choice import against, to_be_minded
+from trainprof.tune.choice import against, stream_cautions
 from trainprof.tune.measurements import Measurements, cold_runs, held_up_runs, runs_on_other_batches
 from trainprof.tune.trial import WARM_UP, Measured, Trial
 
 _FIRST_COUNTS: Final = (
-    "the first run counts as the baseline, as the budget has no time for another: it may be slower "
-    "than later runs, which find files and caches in memory"
+    "the budget had time for one baseline, which also warmed the caches: speedups may be too high"
 )
-# Losses that differ by less are the same: sums are not always added up in one order.
+# Rounding of sums in another order.
 _SAME_LOSS: Final = 1e-6
 _FEWEST_LOSSES: Final = 3
 _OTHER: Final = "other"
@@ -50,9 +49,9 @@ def summary_of_tune(
     command: Sequence[str] | None = None,
     is_sandboxed: bool = True,
 ) -> RunSummary:
-    """Returns the summary of a `tune` run: that of its first baseline, with the trials.
+    """Returns the summary of the first baseline, with the trials.
 
-    `directory` and `command` as typed, secrets masked; by default the first baseline's command.
+    `directory` and `command` as typed, secrets masked; the default is the baseline's command.
     """
     rows = trials_of(measurements)
     written = dict.fromkeys(path for run in measurements.runs for path in run.written)
@@ -87,7 +86,7 @@ def summary_of_tune(
 
 
 def trials_of(measurements: Measurements) -> list[TrialSummary]:
-    """Returns one row for each trial, in the order in which they were first run."""
+    """Returns one row per trial, in order of their first runs."""
     runs = [run for run in measurements.runs if run.outcome != INTERRUPTED]
     trials = {run.trial.name: run.trial for run in runs if run.trial.name != WARM_UP}
     return [_row(measurements, trial) for trial in trials.values()]
@@ -132,16 +131,13 @@ def _row(measurements: Measurements, trial: Trial) -> TrialSummary:
 
 
 def _results(runs: Sequence[Measured]) -> list[Measured]:
-    """Leaves out runs that are to be made again: interrupted, or cut short after others."""
+    """Leaves out runs that will be repeated: interrupted, or cut short by the budget."""
     ended = [run for run in runs if run.outcome != INTERRUPTED]
     return [run for run in ended if run.outcome != CUT_SHORT] or ended
 
 
 def whether_held(measured: Times, predicted: tuple[float, float]) -> bool | None:
-    """Returns whether a forecast came true: whether the measured interval lies inside, or outside.
-
-    None of one that reaches across an edge, or around it.
-    """
+    """Returns whether the measured interval is inside the forecast; None if it overlaps an edge."""
     if measured.low is None or measured.high is None:
         return None
     low, high = predicted
@@ -157,13 +153,13 @@ def _steps_per_s(runs: Sequence[Measured]) -> float | None:
 
 
 def _losses(measurements: Measurements, runs: Sequence[Measured]) -> str | None:
-    """None where losses are not known, or the script itself gives other ones each time."""
+    """Returns "same" or "other"; None if unknown, or if baselines differ among themselves."""
     base = [run.losses for run in measurements.of(BASELINE) if len(run.losses) >= _FEWEST_LOSSES]
     other = [run.losses for run in runs if len(run.losses) >= _FEWEST_LOSSES]
     if not base or not other or not all(_are_same(base[0], losses) for losses in base[1:]):
         return None
     if len(base) < 2:
-        # Equal ones tell something even so; others may come of the script's own randomness.
+        # With one baseline, different losses may be random, equal ones are not.
         return "same" if all(_are_same(base[0], losses) for losses in other) else None
     return "same" if all(_are_same(base[0], losses) for losses in other) else _OTHER
 
@@ -184,7 +180,7 @@ def _are_same(first: Sequence[float], other: Sequence[float]) -> bool:
 def recommended_of(
     measurements: Measurements, rows: Sequence[TrialSummary], base: RunSummary
 ) -> Recommended | None:
-    """Returns the setting to take, None where none was visibly faster."""
+    """Returns the recommended setting, None if no setting was visibly faster."""
     if measurements.best is None:
         return None
     best = measurements.best
@@ -192,7 +188,7 @@ def recommended_of(
     if row.speedup is None:
         return None
     changed = _changed_loaders(best, base)
-    minded = to_be_minded(measurements, best, [loader for loader, _ in changed])
+    sharded = stream_cautions(measurements, best, [loader for loader, _ in changed])
     return Recommended(
         overrides=row.overrides,
         speedup=row.speedup,
@@ -202,7 +198,7 @@ def recommended_of(
             *(f"{loader.site}: {call_with(loader, change)}" for loader, change in changed),
             *_other_changes(best, measurements.plan),
         ],
-        cautions=list(dict.fromkeys((*minded, *row.cautions, *_builder_cautions(measurements)))),
+        cautions=list(dict.fromkeys((*sharded, *row.cautions, *_builder_cautions(measurements)))),
     )
 
 
@@ -216,7 +212,7 @@ def _other_changes(trial: Trial, plan: Plan | None) -> list[str]:
     lines = []
     optimizers = plan.optimizers if plan is not None else ()
     if trial.overrides.get("pin_memory"):
-        lines.append("copies of its batches: .to(device, non_blocking=True)")
+        lines.append("batch.to(device, non_blocking=True)")
     for name, code in _SETTINGS.items():
         if name not in trial.overrides:
             continue
@@ -229,7 +225,7 @@ def _other_changes(trial: Trial, plan: Plan | None) -> list[str]:
 
 
 def _builder_cautions(measurements: Measurements) -> list[str]:
-    """Returns what to mind where a package builds an optimizer that the best trial changed."""
+    """Returns cautions if a package builds the optimizer that the best trial changed."""
     best, plan = measurements.best, measurements.plan
     is_changed = best is not None and bool(_OF_OPTIMIZERS & best.overrides.keys())
     return policy_cautions(plan.optimizers) if is_changed and plan is not None else []
@@ -237,11 +233,11 @@ def _builder_cautions(measurements: Measurements) -> list[str]:
 
 _SETTINGS: Final = {
     "torch_threads": "torch.set_num_threads({!r})",
-    "fused": "the optimizer: fused={!r}",
-    "foreach": "the optimizer: foreach={!r}",
+    "fused": "optimizer: fused={!r}",
+    "foreach": "optimizer: foreach={!r}",
     "float32_matmul_precision": "torch.set_float32_matmul_precision({!r})",
     "cudnn_benchmark": "torch.backends.cudnn.benchmark = {!r}",
-    "autocast": "your autocast contexts: enabled=True, dtype=torch.{}",
+    "autocast": "torch.autocast(..., enabled=True, dtype=torch.{})",
     "channels_last": "model.to(memory_format=torch.channels_last)",
 }
 
@@ -251,26 +247,25 @@ _OF_OPTIMIZERS: Final = frozenset({"fused", "foreach"})
 
 def _left_out(measurements: Measurements) -> list[str]:
     reasons = {
-        "read from disk what the other trials had in memory": cold_runs(measurements.runs),
-        "took over twice as long as another run of the same": held_up_runs(measurements.runs),
-        "the first batches, which free data is copied from, are not as large as later ones": (
+        "data came from disk, not from the page cache": cold_runs(measurements.runs),
+        "another run of the trial was over 2x faster": held_up_runs(measurements.runs),
+        "the replayed batches differ in size from later ones": (
             runs_on_other_batches(measurements.runs)
         ),
     }
-    return [f"{why}, so not compared: {', '.join(x)}" for why, x in reasons.items() if x]
+    return [f"{', '.join(x)} not compared: {why}" for why, x in reasons.items() if x]
 
 
 def _failed_after(measurements: Measurements) -> list[str]:
-    """Says how the script as it is fails behind a training that a limit ended, where it does."""
+    """Reports that the baseline fails after a limit has ended its training."""
     return [
-        f"once its training was ended at the limit, the script failed ({why}): what it trained "
-        "until then counts"
+        f"the script fails after its training is cut short ({why}). Its steps still count"
         for why in measurements.failures_after()[:1]
     ]
 
 
 def _unlike(measurements: Measurements) -> list[str]:
-    """Says of which trials only the steps count that the script as it is made too."""
+    """Reports trials of which only the steps that the baseline made too are compared."""
     trials = dict.fromkeys(run.trial.name for run in measurements.runs if run.is_ok)
     counted: dict[int, list[str]] = {}
     too_short = []
@@ -280,12 +275,12 @@ def _unlike(measurements: Measurements) -> list[str]:
             too_short.append(name)
         elif both is not None and both.until is not None:
             counted.setdefault(both.until, []).append(name)
-    why = "later steps take another time, and not all runs came to them"
+    why = "step times change later, and not all runs got there"
     notes = [
-        f"{why}, so that only the first {steps} count: {', '.join(names)}"
+        f"{', '.join(names)}: only the first {steps} steps are compared: {why}"
         for steps, names in counted.items()
     ]
-    return notes + ([f"{why}, so not compared: {', '.join(too_short)}"] if too_short else [])
+    return notes + ([f"{', '.join(too_short)} not compared: {why}"] if too_short else [])
 
 
 def times_of(speed: SpeedUp | None) -> Times | None:

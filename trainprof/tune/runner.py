@@ -1,4 +1,4 @@
-"""Runs trials: each in a process of its own, recorded as a run of its own."""
+"""Runs each trial in its own process, recorded as its own run."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from trainprof.tune.trial import WARM_UP, Limits, Measured, Trial, argument_of, 
 from trainprof.tune.trial_output import end_of_errors, refusal_in
 from trainprof.tune.trial_reading import measured
 
-WOULD_FILL: Final = "ended before its files would have filled the disk"
-# In an argument of the script: what each trial puts its own name in place of.
+WOULD_FILL: Final = "stopped because its files nearly filled the disk"
+# Replaced by the trial's name in arguments of the script.
 PLACEHOLDER: Final = "{trial}"
 SCRATCH: Final = "scratch"
 
-# Keeps experiment trackers from sending anything; as they document them.
+# Documented variables that keep experiment trackers offline.
 _OFFLINE: Final = {
     "WANDB_MODE": "offline",
     "MLFLOW_TRACKING_URI": "file://{cwd}/mlruns",
@@ -52,7 +52,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class ScriptRunner:
-    """Runs trials of a script under a `tune` run's directory, in a sandbox where there is one."""
+    """Runs trials of a script in the directory of a `tune` run, sandboxed if possible."""
 
     script: Script
     directory: RunDirectory
@@ -64,7 +64,7 @@ class ScriptRunner:
         label = label_of(trial, number)
         path = self.directory.trials / label
         scratch = self.directory.path / SCRATCH / label
-        # What another `tune` had begun and did not end.
+        # Leftovers of a `tune` that was killed.
         for left in (path, scratch):
             remove_tree(left)
         self.directory.trials.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ class ScriptRunner:
                 sites=trial.sites,
                 data=trial.data,
                 batches=limits.steps if trial.data == "alone" else None,
-                pass_batches=trial.pass_batches,
+                epoch_batches=trial.epoch_batches,
                 settings=trial.settings(),
                 scratch=scratch if self.sandbox is None and trial.name == WARM_UP else None,
                 enough_s=limits.enough_s,

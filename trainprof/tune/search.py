@@ -1,8 +1,7 @@
-"""Looks for a faster setting: one change after the other, each measured, the best together.
+"""Searches for faster settings: measures single changes, then combines the faster ones.
 
-Single changes are measured first, against baselines in between; then those that were visibly faster
-are put together, the most effective first, and what is left in question is repeated in turns with
-the baseline until it is decided or the time is spent.
+Single changes alternate with baselines. Combinations add the faster changes one by one, the best
+first. Open results are repeated, alternating with the baseline, until decided or out of budget.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Final
@@ -41,7 +40,7 @@ from trainprof.tune.choice import (
     variants,
     winners,
 )
-from trainprof.tune.loader_candidates import KEPT, PREFETCHING, WORKERS
+from trainprof.tune.loader_candidates import PERSISTENT, PREFETCHING, WORKERS
 from trainprof.tune.measurements import Measurements, Progress, cold_runs
 from trainprof.tune.trial import (
     WARM_UP,
@@ -52,7 +51,7 @@ from trainprof.tune.trial import (
     baseline,
     ceiling,
     loader_alone,
-    was_in_vain,
+    was_cut_early,
 )
 from trainprof.tune.trial_limits import (
     ENDING_S,
@@ -63,28 +62,32 @@ from trainprof.tune.trial_limits import (
     limits_of_first_baseline,
     limits_of_warm_up,
     longest_trial_s,
-    steps_beyond_a_pass,
+    plan_sentence,
+    steps_beyond_epoch,
     steps_of_trials,
     trial_s,
 )
 
-# So many changes are measured between two baselines.
+# Changes between two baselines.
 _SINGLES_PER_BASELINE: Final = 3
-# A bound of what loading costs is measured where this many trials fit: it, a change, the last
-# baseline.
+# The bounds of loading (ceiling, loader alone) need time for this number of trials: the bound
+# itself, a change and the last baseline.
 _TRIALS_BEHIND_BOUND: Final = (3.0, 4.0)
-# The first change is tried with this part of a usual trial's time: 22 of 30 steps still count.
+# Least time of the first change, as a share of a usual trial: 22 of 30 steps still count.
 _LEAST_OF_CHANGE: Final = 0.75
-# With less of a usual trial's time left, the last baseline would tell nothing.
+# Least time of the last baseline, as a share of a usual trial.
 _LEAST_OF_BASELINE: Final = 0.5
-# A run without a step in this many times a usual trial's time hangs; in less it may be slow.
+# A run without a step in this multiple of a usual trial hangs.
 _HANGS_AFTER: Final = 2.0
-# Of a trial that is not decided, each time that the search goes on.
+# Runs of an undecided trial, and trials repeated together.
 _MOST_RUNS: Final = 4
 _REPEATED_AT_MOST: Final = 3
-# Changes that are of no use where batches that cost nothing are of none.
+# Changes that cannot help if replayed batches do not.
 _OF_LOADING: Final = frozenset({WORKERS, PREFETCHING})
-# Where the interval of free data reaches beyond, noise may hide what loading costs.
+_LOADING_HIDDEN: Final = (
+    "loader settings were not tried: batches replayed from memory are no faster"
+)
+# If the interval of replayed batches exceeds this, noise may hide what loading costs.
 _MAY_BE_CHANCE: Final = 0.1
 
 
@@ -93,8 +96,17 @@ class CannotTune(TrainprofError):
     exit_code: ClassVar[int] = 2
 
 
+def too_short(budget_s: float, takes: str, needed_s: float | None) -> CannotTune:
+    """Returns the error of a budget in which no change can be measured."""
+    needed = "a longer --budget" if needed_s is None else f"about {as_option(needed_s)}"
+    return CannotTune(
+        f"the budget of {duration(budget_s)} is too small: {takes}",
+        hint=f"a baseline and one setting need {needed}",
+    )
+
+
 class _Ended(Exception):
-    """No more trials; `why`: BUDGET or INTERRUPTED."""
+    """Ends the search; `why`: BUDGET or INTERRUPTED."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -103,17 +115,17 @@ class _Ended(Exception):
 
 @dataclass
 class Search:
-    """Runs trials until it knows, or the budget is spent.
+    """Runs trials until the best setting is decided, or the budget is spent.
 
     Attributes:
-        plan_of: What the baseline lets expect, given also what a step takes with free data, once
-            that is known.
-        budget_s: Wall-clock time from now on. Trials that don't fit are not begun.
-        trial_steps: After which trials are stopped, None: as many as the budget suggests, or
-            `steps_budget_s`, where another budget was given at first.
-        directory: Of the `tune` run, as one would type it.
-        is_known: Whether a run of a trial was made before: then it takes nothing of the budget.
-        tell, keep: Called before and after each run, and after it with all that is known.
+        plan_of: Returns the plan from a baseline and the step time with replayed batches, if known.
+        budget_s: Wall-clock time from now on. Trials that don't fit are not started.
+        trial_steps: Length of trials; None fits it to `steps_budget_s`, by default the budget. A
+            resumed search keeps its first `steps_budget_s`.
+        directory: Of the `tune` run, as typed.
+        is_known: Whether an earlier start made a run: it costs no budget.
+        on_progress: Called before and after each run.
+        keep: Called with all measurements after each run.
         announce: Called with a sentence on what fits into the budget.
     """
 
@@ -124,7 +136,7 @@ class Search:
     steps_budget_s: float | None = None
     directory: Path = Path()
     is_known: Callable[[Trial, int], bool] = lambda trial, number: False
-    tell: Callable[[Progress], None] = lambda progress: None
+    on_progress: Callable[[Progress], None] = lambda progress: None
     announce: Callable[[str], None] = lambda sentence: None
     keep: Callable[[Measurements], None] = lambda measurements: None
     now: Callable[[], float] = time.monotonic
@@ -134,15 +146,14 @@ class Search:
         self._steps_budget_s = self.steps_budget_s or self.budget_s
         self._ends_s = self.now() + self.budget_s
         self._has_run = False
-        self._expected: int | None = None
-        self._usual_s = 0.0  # that a baseline takes
+        self._usual_s = 0.0  # duration of a baseline
         self._since_baseline = 0
         self._made: Counter[str] = Counter()  # runs by name
         self._waiting: list[str] = []
         self._left_out: list[str] = []
 
     def run(self) -> Measurements:
-        """Returns what was measured; CannotTune if the baseline cannot be."""
+        """Returns the measurements; CannotTune if the baseline cannot be measured."""
         known = self.known
         try:
             base = self._planned_from(self._begin())
@@ -151,11 +162,11 @@ class Search:
             self._bounds(known.plan)
             plan = known.plan = self.plan_of(base, known.free_step_s())
             self._singles(plan)
-            plan = known.plan = self._with_kept_workers(known.plan)
+            plan = known.plan = self._with_persistent_workers(known.plan)
             self._put_together(plan)
             self._decide()
             if untried_together(known):
-                # What one run could not tell from chance, more of them could.
+                # Repeated runs made more changes visibly faster.
                 self._put_together(plan)
                 self._decide()
             known.ended_by = FINISHED
@@ -166,7 +177,7 @@ class Search:
         except _Ended as end:
             known.ended_by = end.why
         except KeyboardInterrupt:
-            # Between trials: inside of one it is the script's, and its outcome tells.
+            # Between trials. During a trial the script receives it, and its outcome is INTERRUPTED.
             known.ended_by = INTERRUPTED
         if known.ended_by == FINISHED and any(run.outcome == CUT_SHORT for run in known.runs):
             known.ended_by = BUDGET
@@ -181,13 +192,7 @@ class Search:
         return known
 
     def _begin(self) -> Measured:
-        """Returns the first baseline: the second run, or the first where no more of them fit."""
-        if not self.is_known(Trial(WARM_UP), 1):
-            longest = duration(longest_trial_s(self.budget_s))
-            self.announce(
-                f"plan: the first run shows how many trials fit into {duration(self.budget_s)}, "
-                f"each ended at a step after about {longest}"
-            )
+        """Returns the first baseline: the second run, or the first if only one fits."""
         first = limits_of_warm_up(self.budget_s, self._steps_budget_s, self.trial_steps)
         warm_up = self._measure(Trial(WARM_UP), first)
         if warm_up.outcome in BROKEN:
@@ -207,7 +212,7 @@ class Search:
         return base
 
     def _first_as_baseline(self, warm_up: Measured, takes_s: float | None) -> Measured:
-        """Counts the warm-up as the baseline: another one would leave no time for a change."""
+        """Counts the warm-up as the baseline: a second run would leave no time for a change."""
         if not warm_up.is_ok:
             raise self._too_short(warm_up, warm_up.seconds, takes_s)
         base = self.known.runs[-1] = replace(warm_up, trial=baseline())
@@ -216,28 +221,22 @@ class Search:
         return base
 
     def _too_short(self, run: Measured, first_s: float, takes_s: float | None) -> CannotTune:
-        needed = "--budget"
-        if takes_s is not None:
-            needed = as_option(budget_of_a_change(first_s, takes_s))
-        steps = f"{run.steps} step{'' if run.steps == 1 else 's'}"
-        return CannotTune(
-            f"a budget of {duration(self.budget_s)} is too short for this script: a run made "
-            f"{steps} in {duration(run.seconds)}",
-            hint=f"a baseline and one change need about {needed}",
-        )
+        takes = f"{run.steps} steps took {duration(run.seconds)}"
+        needed_s = None if takes_s is None else budget_of_a_change(first_s, takes_s)
+        return too_short(self.budget_s, takes, needed_s)
 
     def _steps_of_trials(self, warm_up: Measured) -> int | None:
-        """Returns after how many steps trials are stopped: beyond a pass where its start tells."""
+        """Returns the length of trials: beyond an epoch if epoch starts matter."""
         steps = steps_of_trials(warm_up, self._steps_budget_s)
         if steps is None or not warm_up.is_ok:
             return steps
-        pass_steps = self.plan_of(warm_up, None).steps_of_a_pass
-        if pass_steps is None:
+        epoch_steps = self.plan_of(warm_up, None).steps_of_epoch
+        if epoch_steps is None:
             return steps
-        return steps_beyond_a_pass(steps, pass_steps, warm_up, self._steps_budget_s)
+        return steps_beyond_epoch(steps, epoch_steps, warm_up, self._steps_budget_s)
 
     def _planned_from(self, base: Measured) -> Measured:
-        """Plans, and returns the baseline to plan from: one that the model of loaders meets."""
+        """Plans, and returns the baseline of the plan: one that the loader model explains."""
         self.known.plan = plan = self.plan_of(base, None)
         if not plan.sites or plan.ceiling is not None:
             return base
@@ -253,12 +252,11 @@ class Search:
         console = self.directory / run.directory / "console"
         if run.outcome == HUNG:
             return CannotTune(
-                f"the script hangs, or starts slowly{why}",
-                hint=f"its output is in {console}. If it takes so long to start: a longer --budget",
+                f"the script hangs or starts slowly{why}",
+                hint=f"see its output in {console}. If it starts slowly, use a longer --budget",
             )
         return CannotTune(
-            f"the script as it is cannot be measured: {run.outcome}{why}",
-            hint=f"what it wrote is in {console}",
+            f"the baseline failed: {run.outcome}{why}", hint=f"see its output in {console}"
         )
 
     def _announce_rest(self, plan: Plan) -> None:
@@ -268,17 +266,16 @@ class Search:
             if not self.is_known(candidate.trial(), 1)
         ]
         if names:
-            left = duration(max(self._time_left_s(), 0.0))
-            each = f"each trial takes about {duration(self._usual_s)}"
-            self.announce(f"{each}: to be tried in the remaining {left}: {', '.join(names)}")
+            left = f"{duration(max(self._time_left_s(), 0.0))} left"
+            self.announce(plan_sentence(names, bool(plan.sites), self._usual_s, left))
 
     def _bounds(self, plan: Plan) -> None:
-        """Measures what loading costs, where that leaves the time for a change to be tried."""
+        """Measures the bounds of loading, if that leaves time for a change."""
         if not plan.sites:
             return
-        foretold = plan.ceiling if plan.foretells_ceiling else None
-        self.known.predicted |= {CEILING: foretold, LOADER_ALONE: plan.alone}
-        self._expect([candidate.name for candidate in plan.candidates])
+        forecast = plan.ceiling if plan.has_ceiling_forecast else None
+        self.known.predicted |= {CEILING: forecast, LOADER_ALONE: plan.alone}
+        self._waiting = [candidate.name for candidate in plan.candidates]
         trials = (_ceiling(plan), loader_alone(plan.sites))
         for trial, behind in zip(trials, _TRIALS_BEHIND_BOUND, strict=True):
             is_short = self._time_left_s() < behind * self._usual_s
@@ -290,18 +287,17 @@ class Search:
     def _singles(self, plan: Plan) -> None:
         left = list(plan.candidates)
         while left:
-            self._expect([candidate.name for candidate in left])
+            self._waiting = [candidate.name for candidate in left]
             candidate = left.pop(0)
-            if candidate.subject in _OF_LOADING and self._data_is_free_enough(plan):
-                note = "no change of loading is tried: free data is no faster"
-                if note not in plan.notes:
-                    self.known.plan = replace(plan, notes=(*plan.notes, note))
+            if candidate.subject in _OF_LOADING and self._is_loading_hidden(plan):
+                if _LOADING_HIDDEN not in plan.notes:
+                    self.known.plan = replace(plan, notes=(*plan.notes, _LOADING_HIDDEN))
                 continue
             self._try(candidate)
-        self._expect([])
+        self._waiting = []
 
-    def _with_kept_workers(self, plan: Plan) -> Plan:
-        """Tries workers that live on, where the fastest are started again for each pass."""
+    def _with_persistent_workers(self, plan: Plan) -> Plan:
+        """Tries persistent workers if the fastest setting restarts its workers each epoch."""
         winner = next(
             (candidate for candidate in winners(self.known, plan) if candidate.subject == WORKERS),
             None,
@@ -310,8 +306,8 @@ class Search:
         if winner is None or not runs or runs[0].starts_share() < LEAST_GAIN:
             return plan
         seen = self.plan_of(runs[0], self.known.free_step_s()).candidates
-        kept = next((candidate for candidate in seen if KEPT in candidate.overrides), None)
-        if kept is None or KEPT in winner.overrides:
+        kept = next((candidate for candidate in seen if PERSISTENT in candidate.overrides), None)
+        if kept is None or PERSISTENT in winner.overrides:
             return plan
         both = together([winner, kept])
         least, most = kept.predicted or (1.0, 1.0)
@@ -321,15 +317,15 @@ class Search:
             forecast = (winner.predicted[0] * least, winner.predicted[1] * most)
         follower = replace(both, subject=WORKERS, predicted=forecast)
         self.known.plan = replace(plan, candidates=(*plan.candidates, follower))
-        self._expect([follower.name])
+        self._waiting = [follower.name]
         self._try(follower)
-        self._expect([])
+        self._waiting = []
         return self.known.plan
 
     def _put_together(self, plan: Plan) -> None:
-        """Adds the changes that were visibly faster one by one, the most effective first.
+        """Adds the faster changes one by one, the best first, each in several variants.
 
-        What made no difference alone may in company: shorter steps need more workers.
+        A change without effect alone may matter in combination: faster steps need more workers.
         """
         fastest = winners(self.known, plan)
         if len(fastest) < 2:
@@ -337,7 +333,7 @@ class Search:
         taken = [fastest[0]]
         for candidate in fastest[1:]:
             tried = variants(self.known, taken, plan)
-            self._expect([together([*variant, candidate]).name for variant in tried])
+            self._waiting = [together([*variant, candidate]).name for variant in tried]
             for variant in tried:
                 both = together([*variant, candidate])
                 if not self.known.of(both.name):
@@ -347,19 +343,19 @@ class Search:
             if max(speeds) > before * (1 + LEAST_GAIN):
                 near = [k for k, x in enumerate(speeds) if x * (1 + LEAST_GAIN) >= max(speeds)]
                 taken = [*tried[near[0]], candidate]
-        self._expect([])
+        self._waiting = []
 
     def _decide(self) -> None:
-        """Repeats what may be best in turns with the baseline, until it is decided."""
+        """Repeats the possibly best trials, alternating with the baseline, until decided."""
         while open_ones := self._to_repeat():
-            self._expect([trial.name for trial in open_ones])
+            self._waiting = [trial.name for trial in open_ones]
             self._measure(baseline())
             for trial in open_ones:
                 self._measure(trial)
 
     def _goes_on(self) -> bool:
-        """Whether something is to be repeated behind the last baseline, which may bring it up."""
-        # An earlier start ended here: what it left undecided gets as many runs again.
+        """Whether something is to be repeated after the last baseline."""
+        # An earlier start ended here: undecided trials get another _MOST_RUNS.
         if not self._to_repeat() and not self._has_run:
             self._made.clear()
         return bool(self._to_repeat())
@@ -382,18 +378,18 @@ class Search:
     def _measure_warm(self, trial: Trial) -> None:
         measured = self._measure(trial)
         if measured.is_ok and measured.directory in cold_runs(self.known.runs):
-            # What it read from disk other trials had in memory, and it has by now.
+            # It read from disk what is in the page cache by now.
             self._measure(trial)
 
-    def _data_is_free_enough(self, plan: Plan) -> bool:
-        """Whether even batches that cost nothing are no faster: then no loader setting can be."""
-        speed = self.known.speedup(_ceiling(plan)) if self.known.tells_ceiling() else None
+    def _is_loading_hidden(self, plan: Plan) -> bool:
+        """Whether replayed batches are no faster: then no loader setting can be."""
+        speed = self.known.speedup(_ceiling(plan)) if self.known.measures_ceiling() else None
         if speed is None or speed.mid is None or speed.high is None:
             return False
         return speed.mid < 1 + LEAST_GAIN / 2 and speed.high < 1 + _MAY_BE_CHANCE
 
     def _last_baseline(self) -> None:
-        """The first and the last run are the script as it is: what drifted meanwhile is seen."""
+        """Ends with a baseline, as the search began: this shows drift of the machine."""
         if self.known.runs[-1].trial.name != BASELINE:
             try:
                 self._measure(baseline(), is_last=True)
@@ -411,8 +407,7 @@ class Search:
         number = len(self.known.of(trial.name)) + 1
         is_known = self.is_known(trial, number)
         if limits is None:
-            # The last baseline has its time set aside; the first change that is tried has it where
-            # there is no more.
+            # Reserves the time of the last baseline, unless the first change needs it.
             aside_s = 0.0 if is_last else self._usual_s
             least = _LEAST_OF_BASELINE if is_last else 1.0
             if trial.overrides and not any(run.trial.overrides for run in self.known.runs):
@@ -423,7 +418,7 @@ class Search:
                 raise _Ended(BUDGET)
             longest_s = longest_trial_s(self.budget_s)
             if left_s - longest_s < self._usual_s:
-                longest_s = left_s  # nothing else would fit behind it
+                longest_s = left_s  # nothing else would fit afterwards
             limits = self._limits(trial, min(left_s - aside_s, longest_s))
         limits = replace(limits, killed_after_s=min(limits.killed_after_s, left_s + ENDING_S))
         self._say(trial, None, is_kept=is_known)
@@ -431,11 +426,11 @@ class Search:
         measured = self.known.judged(self.runner.run(trial, number, limits))
         if is_known:
             self._ends_s += self.now() - began_s
-        elif was_in_vain(measured, limits) and (
-            # It had the time to make a step, as the baseline does.
+        elif was_cut_early(measured, limits) and (
+            # A hang needs the time in which the baseline makes its steps.
             measured.outcome != HUNG or measured.seconds < _HANGS_AFTER * self._usual_s
         ):
-            detail = f"the budget was over after {measured.steps} of its steps"
+            detail = f"the budget ran out after {measured.steps} steps"
             measured = replace(measured, outcome=CUT_SHORT, detail=detail)
         if trial.data == "alone" and self.known.plan is not None:
             measured = measured.by_updates(self.known.plan.steps_per_batch)
@@ -468,24 +463,16 @@ class Search:
             left_s=left_s,
             steps_per_batch=plan.steps_per_batch if plan is not None else 1.0,
             times=1.0 if expected is None else math.sqrt(expected[0] * expected[1]),
-            # As many as training has read.
+            # The number that training has read.
             alone=0
             if plan is None
             else max(math.ceil(steps / plan.steps_per_batch), plan.fewest_alone),
         )
 
-    def _expect(self, names: Sequence[str]) -> None:
-        self._waiting = list(names)
-        repeats = _REPEATED_AT_MOST if names else 1
-        fitting = max(int(self._time_left_s() / self._usual_s), 1)
-        self._expected = len(self.known.runs) + min(len(names) + repeats, fitting)
-
     def _say(self, trial: Trial, measured: Measured | None, *, is_kept: bool) -> None:
-        done = len(self.known.runs)
         left_s = max(self._time_left_s(), 0.0)
-        expected = None if self._expected is None else max(self._expected, done + 1)
-        self.tell(Progress(trial, measured, done, expected, left_s, is_kept))
+        self.on_progress(Progress(trial, measured, len(self.known.runs), left_s, is_kept))
 
 
 def _ceiling(plan: Plan) -> Trial:
-    return ceiling(plan.free_sites or plan.sites, plan.pass_batches)
+    return ceiling(plan.free_sites or plan.sites, plan.epoch_batches)

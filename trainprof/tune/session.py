@@ -1,4 +1,4 @@
-"""A `tune` run from its directory to its summary."""
+"""Runs a `tune` search, from the directory to the summary."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from typing import Any, ClassVar, Final
 
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.summary.tune import BASELINE
+from trainprof.analysis.summary.tune import BASELINE, OK
 from trainprof.findings.saved import saved_summary
 from trainprof.findings.summarize import context_of, summarize
 from trainprof.launch.manifest import opening_manifest, script_sha256
 from trainprof.launch.options import DEFAULT_INTERVAL_S, RunOptions
-from trainprof.launch.placement import create_run_directory, run_name
+from trainprof.launch.placement import RUNS, create_run_directory, run_name
 from trainprof.launch.target import Target, resolve
 from trainprof.record.errors import TrainprofError
+from trainprof.record.files import read_run_json
 from trainprof.record.masking import masked_argv, masked_text
 from trainprof.record.run_directory import RunDirectory
 from trainprof.tune.candidates import Plan, plan
@@ -41,12 +42,22 @@ from trainprof.tune.measurements import Measurements, Progress
 from trainprof.tune.results import summary_of_tune
 from trainprof.tune.runner import SCRATCH, Script, ScriptRunner
 from trainprof.tune.sandbox.sandbox import Sandbox, make_sandbox, remove_tree
-from trainprof.tune.search import Search
-from trainprof.tune.trial import Measured
-from trainprof.tune.trial_reading import save_json
+from trainprof.tune.search import Search, too_short
+from trainprof.tune.trial import WARM_UP, Measured, Trial
+from trainprof.tune.trial_limits import (
+    LEAST_LONG_STEPS,
+    budget_of_a_change,
+    duration,
+    plan_sentence,
+    steps_of_trials,
+    trial_s,
+)
+from trainprof.tune.trial_reading import read, save_json
 
 DEFAULT_BUDGET_S: Final = 600.0
 _LOCK: Final = "tune.lock"
+_NEWEST: Final = 20  # runs that are searched for one of the same script
+_MOST_STEPS: Final = 20_000  # of an earlier run; more take seconds to analyse
 
 
 class StoppedTooEarly(TrainprofError):
@@ -60,9 +71,9 @@ class AlreadyTuning(TrainprofError):
 
 @dataclass(frozen=True, slots=True)
 class TuneOptions:
-    """What `tune` is asked to do; None: the default, or what an earlier one was begun with.
+    """Options of `tune`; None is the default, or the value of the run that is resumed.
 
-    A run directory never supplies what is executed. Numerics stay allowed once they were.
+    A run directory never supplies the command. Once allowed, numerics stay allowed.
     """
 
     script: Script
@@ -76,21 +87,28 @@ class TuneOptions:
 
 @dataclass(frozen=True, slots=True)
 class TuneRun:
-    """A `tune` run that is about to begin or to go on, for `budget_s` from now on."""
+    """A `tune` run about to start or resume, for `budget_s` from now on; `plan` in a sentence."""
 
     directory: RunDirectory
     script: Script
     budget_s: float
     journal: Journal
     sandbox: Sandbox | None
+    plan: str | None = None
 
 
 def begin(options: TuneOptions) -> TuneRun:
-    """Makes the directory of a new `tune` run; NoSandbox if trials have none and are to."""
+    """Creates the directory of a new `tune` run.
+
+    Raises:
+        NoSandbox: If the kernel refuses the sandbox.
+        CannotTune: If an earlier run of the script shows that the budget is too small.
+    """
     target = resolve(options.script.words, options.script.module)
     sandbox = _sandbox(options, _existing(options.output))
+    planned = _plan_ahead(options, target)
     now_ns = time.time_ns()
-    # It starts its ranks itself.
+    # The script starts its ranks itself.
     environ = {name: value for name, value in os.environ.items() if name != "RANK"}
     directory = create_run_directory(options.output, f"tune-{target.stem}", environ, time_ns=now_ns)
     manifest = _manifest(options.script, target, name=run_name(directory), time_ns=now_ns)
@@ -98,7 +116,56 @@ def begin(options: TuneOptions) -> TuneRun:
     asked = _asked(options, target, manifest)
     journal = Journal(directory, asked)
     journal.save()
-    return TuneRun(directory, options.script, asked.budget_s, journal, sandbox)
+    return TuneRun(directory, options.script, asked.budget_s, journal, sandbox, planned)
+
+
+def _plan_ahead(options: TuneOptions, target: Target) -> str:
+    """Returns the plan by an earlier run of the script; CannotTune if the budget is too small."""
+    budget_s, asked_steps = options.budget_s or DEFAULT_BUDGET_S, options.trial_steps
+    budget, first = f"budget: {duration(budget_s)}", _earlier_run(target)
+    if first is None:
+        return f"plan: the first run measures how many trials fit ({budget})"
+    takes_s = trial_s(first, asked_steps or steps_of_trials(first, budget_s)) or first.seconds
+    least_s = trial_s(first, asked_steps or min(first.steps, LEAST_LONG_STEPS)) or takes_s
+    if 2 * least_s > budget_s:
+        took = f"an earlier run made {first.steps} steps in {duration(first.seconds)}"
+        raise too_short(budget_s, took, budget_of_a_change(takes_s, takes_s))
+    runs = RunDirectory(Path(RUNS))
+    plan = _planned(runs, first, None, allow_numerics=options.allow_numerics)
+    names = [candidate.name for candidate in plan.candidates]
+    return plan_sentence(names, bool(plan.sites), takes_s, budget)
+
+
+def _earlier_run(target: Target) -> Measured | None:
+    """Returns the newest recording of the same command and script that shows its pace."""
+    command, digest = masked_argv(target.words), script_sha256(target)
+    runs: list[Path] = []
+    with contextlib.suppress(OSError):
+        newest = sorted(Path(RUNS).iterdir(), key=lambda path: -path.lstat().st_mtime_ns)
+        runs = [path for path in newest if not path.is_symlink()][:_NEWEST]
+    for path in runs if digest is not None else ():
+        directory = RunDirectory(path)
+        manifest = read_run_json(directory.manifest)
+        if not isinstance(manifest, dict) or "kind" in manifest:
+            continue
+        if (manifest.get("command"), manifest.get("script_sha256")) != (command, digest):
+            continue
+        summary = saved_summary(directory)
+        if summary is None or summary.training.steps > _MOST_STEPS:
+            continue
+        run = read(
+            Trial(WARM_UP),
+            1,
+            directory,
+            summary,
+            outcome=OK,
+            detail=None,
+            failed_after=None,
+            relative_to=path.parent,
+        )
+        if run.pace is not None:
+            return replace(run, seconds=summary.run.wall_s)
+    return None
 
 
 def _manifest(script: Script, target: Target, *, name: str, time_ns: int) -> dict[str, Any]:
@@ -139,11 +206,11 @@ def _existing(output: Path | None) -> Path:
 
 
 def resumed(directory: RunDirectory, options: TuneOptions) -> TuneRun:
-    """Returns an earlier `tune` run, to go on with the same script, by default for as long again.
+    """Returns an earlier `tune` run to resume, by default with the same budget again.
 
     Raises:
-        JournalDamaged: If it is no `tune` run.
-        CannotResume: If what was asked for or what trials stand on is another by now.
+        JournalDamaged: If it is not a `tune` run.
+        CannotResume: If the command, the options, the script or the machine changed.
     """
     journal = read_journal(directory)
     was = journal.asked
@@ -157,16 +224,16 @@ def resumed(directory: RunDirectory, options: TuneOptions) -> TuneRun:
     now = _asked(filled, target, _manifest(options.script, target, name="", time_ns=0))
     output = options.output or directory.path
     check_alike(
-        {**_as_options(was), "the output": directory.path.resolve()},
-        {**_as_options(now), "the output": output.resolve()},
+        {**_as_options(was), "--output": directory.path.resolve()},
+        {**_as_options(now), "--output": output.resolve()},
     )
     digests = {**was.sources, target.name: was.script_sha256}
     files = {**now.sources, target.name: now.script_sha256}
     changed = [name for name, digest in digests.items() if files.get(name) != digest]
     if changed:
         raise CannotResume(
-            f"{', '.join(changed)} was changed since: its trials would not be alike",
-            hint="start again: trainprof tune SCRIPT",
+            f"{', '.join(changed)} changed since: new trials would not be comparable",
+            hint="start a new search: trainprof tune SCRIPT",
         )
     check_variables(was.variables, now.variables)
     check_ground(journal.ground(), ground_now(target))
@@ -181,28 +248,28 @@ def _as_options(asked: Asked) -> dict[str, object]:
     module = () if asked.module is None else ("-m", asked.module)
     return {
         "the command": shlex.join((*module, *asked.words)),
-        "the directory": asked.cwd or "not known",
-        "--trial-steps": asked.trial_steps or "not given",
+        "the working directory": asked.cwd or "unknown",
+        "--trial-steps": asked.trial_steps or "unset",
         "--interval": f"{asked.interval_s:g}",
-        "--unsandboxed": "not given" if asked.is_sandboxed else "given",
+        "--unsandboxed": "unset" if asked.is_sandboxed else "set",
     }
 
 
 def tune(
     run: TuneRun,
     *,
-    tell: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
     announce: Callable[[str], None] = lambda sentence: None,
 ) -> RunSummary:
-    """Runs trials until it is known what helps, or the time is over; `tell`, `announce` as Search.
+    """Runs the search; `on_progress` and `announce` as Search has them.
 
-    Returns the summary, which is saved too: after each trial as far as it is known.
+    Returns the summary. A preliminary one is saved after each trial.
 
     Raises:
         CannotTune: If the baseline cannot be measured.
-        CannotResume: If a trial ran on another machine, or with other libraries, than earlier ones.
-        StoppedTooEarly: If Ctrl-C came before it was.
-        AlreadyTuning: If another process is at work in the same directory.
+        CannotResume: If the machine or the libraries differ from those of earlier trials.
+        StoppedTooEarly: On Ctrl-C before the baseline was measured.
+        AlreadyTuning: If another process uses the directory.
     """
     directory, asked = run.directory, run.journal.asked
     typed = Path(_as_typed(directory.path))
@@ -231,13 +298,13 @@ def tune(
     spent_s = run.journal.spent_s
     search = Search(
         RememberingRunner(runner, run.journal),
-        lambda base, free_s: _planned(directory, base, free_s, asked),
+        lambda base, free_s: _planned(directory, base, free_s, allow_numerics=asked.allow_numerics),
         budget_s=run.budget_s,
         trial_steps=asked.trial_steps,
         steps_budget_s=asked.budget_s,
         directory=typed,
         is_known=run.journal.knows,
-        tell=tell,
+        on_progress=on_progress,
         announce=announce,
         keep=keep,
     )
@@ -251,39 +318,41 @@ def tune(
         command = _command(run.script)
         again = shlex.join(("trainprof", "tune", "--resume", str(typed), *bare, *command))
         raise StoppedTooEarly(
-            "stopped before the script as it is was measured: nothing is known yet",
-            hint=f"begin again with: {again}",
+            "stopped without a result: the baseline was not measured yet",
+            hint=f"continue with: {again}",
         )
     return summary
 
 
 @contextlib.contextmanager
 def alone_in(directory: RunDirectory) -> Iterator[None]:
-    """Holds a `tune` run's directory until its process ends; AlreadyTuning if another one does."""
+    """Locks the directory of a `tune` run; AlreadyTuning if another process holds it."""
     descriptor = os.open(directory.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise AlreadyTuning(
-                f"another `trainprof tune` is at work in {directory.path}",
-                hint="wait for it, or end it with Ctrl-C",
+                f"another `trainprof tune` is running in {directory.path}",
+                hint="wait for it, or stop it with Ctrl-C",
             ) from error
-        except OSError:  # the file system knows no locks
+        except OSError:  # a file system without locks
             pass
         yield
     finally:
         os.close(descriptor)
 
 
-def _planned(directory: RunDirectory, base: Measured, free_s: float | None, asked: Asked) -> Plan:
+def _planned(
+    directory: RunDirectory, base: Measured, free_s: float | None, *, allow_numerics: bool
+) -> Plan:
     context = context_of(RunDirectory(directory.path / base.directory))
     if context is None:
         return Plan((), (), notes=_notes_of(base))
     planned = plan(
         context,
-        allow_numerics=asked.allow_numerics,
-        # As the recording has them, where steps that save are among the others.
+        allow_numerics=allow_numerics,
+        # The recording's steps include checkpoints.
         free_step_s=None if free_s is None else free_s + base.saves_s,
         starts=base.starts_share(),
         saves=base.saves_share(),
@@ -295,7 +364,7 @@ def _notes_of(base: Measured) -> tuple[str, ...]:
     if not base.left_running:
         return ()
     names = ", ".join(base.left_running)
-    return (f"what the script leaves running is ended with each trial: {names}",)
+    return (f"processes that the script leaves running are ended with each trial: {names}",)
 
 
 def _command(script: Script) -> list[str]:

@@ -1,4 +1,4 @@
-"""A trial: the same unmodified script once more, with something changed from outside."""
+"""A trial: another run of the unmodified script, with settings changed from outside."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from trainprof.analysis.statistics.speedup import Pace
 from trainprof.analysis.summary.tune import BASELINE, CEILING, LOADER_ALONE, OK
 from trainprof.analysis.timeline.step_table import SeenSteps
 
-# Comes first and counts for nothing: it fills caches, and tells how long trials are to be.
+# The first run is not compared: it warms caches and shows the duration of trials.
 WARM_UP: Final = "warm_up"
-# A file's name may have 255 bytes, and some are put before and behind it.
+# File names are limited to 255 bytes, affixes included.
 _LONGEST_NAME: Final = 120
 
-# Arguments of DataLoader; what else is changed are settings of torch's.
+# Arguments of DataLoader; other overrides are torch settings.
 LOADER_ARGUMENTS: Final = (
     "num_workers",
     "prefetch_factor",
@@ -28,17 +28,17 @@ LOADER_ARGUMENTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is changed; `data` and `pass_batches` as TrialOptions has them.
+    """What is changed; `data` and `epoch_batches` as TrialOptions has them.
 
-    `overrides` are DataLoader arguments, torch_threads, fused, ... The value of an argument is for
-    all loaders of `sites`, the lines that build them, or a mapping from line to value.
+    `overrides` are DataLoader arguments, torch_threads, fused, ... A loader argument has one value
+    for all of `sites`, the lines that build loaders, or a mapping from line to value.
     """
 
     name: str
     overrides: Mapping[str, Any] = field(default_factory=dict)
     data: Literal["real", "free", "alone"] = "real"
     sites: tuple[str, ...] = ()
-    pass_batches: int | None = None
+    epoch_batches: int | None = None
 
     def loader_arguments(self) -> dict[str, Any]:
         return {name: self.overrides[name] for name in LOADER_ARGUMENTS if name in self.overrides}
@@ -70,7 +70,7 @@ def _value_words(value: Any) -> str:
 
 
 def workers_of(overrides: Mapping[str, Any]) -> int:
-    """Returns how many workers are asked for, of all loaders together."""
+    """Returns the total number of workers of all loaders."""
     asked = overrides.get("num_workers", 0)
     return sum(asked.values()) if isinstance(asked, Mapping) else int(asked)
 
@@ -79,8 +79,8 @@ def baseline() -> Trial:
     return Trial(BASELINE)
 
 
-def ceiling(sites: tuple[str, ...], pass_batches: int | None) -> Trial:
-    return Trial(CEILING, data="free", sites=sites, pass_batches=pass_batches)
+def ceiling(sites: tuple[str, ...], epoch_batches: int | None) -> Trial:
+    return Trial(CEILING, data="free", sites=sites, epoch_batches=epoch_batches)
 
 
 def loader_alone(sites: tuple[str, ...]) -> Trial:
@@ -89,12 +89,11 @@ def loader_alone(sites: tuple[str, ...]) -> Trial:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long one run of a trial may go on.
+    """Limits of one run of a trial.
 
     Attributes:
-        steps, seconds: It is ended after so many, at a step; None: it takes what it takes.
-        is_of_budget: `seconds` is what the budget leaves it: a run that is cut off too early by
-            that is no result.
+        steps, seconds: The run ends at the step that reaches either; None for no limit.
+        is_of_budget: `seconds` is the rest of the budget, so a run cut short by it may be useless.
         enough_s, enough_steps: As TrialOptions has them.
     """
 
@@ -107,8 +106,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstPass:
-    """The first pass over a stream: its batches, at the least where the run ended in it."""
+class FirstEpoch:
+    """Batches of the first epoch of a stream, a lower bound unless `is_ended`."""
 
     batches: int
     is_ended: bool
@@ -116,27 +115,26 @@ class FirstPass:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run of a trial, `number` of them from 1 on; `outcome` and `detail` as TrialSummary's.
+    """One run of a trial, `number` counts from 1; `outcome` and `detail` as TrialSummary's.
 
     Attributes:
         directory: Relative to the `tune` run's.
         seconds: From start to results.
-        pace: Of its steady steps, or of the batches of a loader alone, each time as many as an
-            update takes.
-        training_pace: With starts of passes, spread over their steps; of free data as `pace`.
-        saves_s: What checkpoints inside passes added to a mean steady step; in neither pace.
-        run_s: From the script's start to its end, where it came to its own end.
-        steps: Of a loader alone, those that its batches would do for.
-        was_cut: Its time was over before its steps were made.
-        failed_after: How it failed once all its training had been ended at a limit.
-        left_running: Names of what it had started and was ended with it.
-        written: Files that it changed outside of its scratch directory, where it had no sandbox.
-        disturbance: By what share other processes may have slowed it.
-        ground: The machine and libraries, as `comparability.ground_of` has them.
-        seen: Its steps; None of a loader alone.
-        is_least: As FreeSteps has it; of trials on free data.
-        batches, passes: Mean bytes of the batches of training, and the first passes over streams,
-            by the line that builds their loader.
+        pace: Of steady steps; for loader_alone, of the batches of a step.
+        training_pace: With epoch starts spread over their steps; with replayed batches as `pace`.
+        saves_s: Checkpoint time per mean steady step, in neither pace.
+        run_s: Duration of the script, if it ran to its end.
+        steps: For loader_alone, the steps that its batches suffice for.
+        was_cut: A time limit ended it before its number of steps.
+        failed_after: How it failed after a limit had ended its training.
+        left_running: Names of processes that it left running, ended with it.
+        written: Files changed outside its scratch directory, without a sandbox.
+        disturbance: Share by which other processes may have slowed it.
+        ground: Machine and libraries, as `comparability.ground_of` has them.
+        seen: Its steps; None for loader_alone.
+        is_least: As FreeSteps has it, with replayed batches.
+        batches, first_epochs: Mean batch bytes of training loaders, and first epochs of streams,
+            by the line that builds the loader.
     """
 
     trial: Trial
@@ -164,14 +162,14 @@ class Measured:
     seen: SeenSteps | None = None
     is_least: bool = False
     batches: Mapping[str, float] = field(default_factory=dict)
-    passes: Mapping[str, FirstPass] = field(default_factory=dict)
+    first_epochs: Mapping[str, FirstEpoch] = field(default_factory=dict)
 
     @property
     def is_ok(self) -> bool:
         return self.outcome == OK and self.pace is not None
 
     def by_updates(self, steps_per_batch: float) -> Measured:
-        """Returns the same of a loader alone, by updates in place of its batches."""
+        """Returns loader_alone's run per optimizer step in place of per batch."""
         steps = round(self.steps * steps_per_batch)
         if self.pace is None or self.pace.steps_s is None:
             return replace(self, steps=steps)
@@ -180,46 +178,43 @@ class Measured:
         return replace(self, pace=pace, steps=steps)
 
     def up_to(self, steps: int) -> Measured:
-        """Returns the same as if it had been ended after so many steps, in what tells its pace."""
+        """Returns the run with the paces of its first `steps` steps."""
         if self.seen is None or self.seen.until <= steps:
             return self
         paces = self.seen.paces(steps)
         return replace(self, pace=paces.steps, training_pace=paces.training)
 
     def starts_share(self) -> float:
-        """Returns what starts of passes add to its steady steps, as a share of them."""
+        """Returns epoch starts as a share of steady step time."""
         if self.pace is None or self.training_pace is None:
             return 0.0
         return self.training_pace.mean_s / self.pace.mean_s - 1
 
     def saves_share(self) -> float:
-        """Returns what checkpoints inside passes take of the time of steady steps with them."""
+        """Returns checkpoints as a share of step time."""
         return 0.0 if self.pace is None else self.saves_s / (self.pace.mean_s + self.saves_s)
 
 
-def was_in_vain(run: Measured, limits: Limits) -> bool:
-    """Whether the budget was over before a run had told anything: more time would make it tell."""
+def was_cut_early(run: Measured, limits: Limits) -> bool:
+    """Whether the budget ran out before a run had a result."""
     return limits.is_of_budget and run.was_cut and not run.is_ok
 
 
 class TrialRunner(Protocol):
-    """What `tune` asks for runs of trials; tests put a fake one in its place."""
+    """Runs trials for the search; tests use a fake one."""
 
     def run(self, trial: Trial, number: int, limits: Limits) -> Measured:
-        """Runs a trial once; a script that fails is a result."""
+        """Runs a trial once; a failing script is a result."""
         ...
 
 
 def label_of(trial: Trial, number: int) -> str:
-    """Returns a trial's name as a file's: the first run of it has its plain name."""
+    """Returns a trial's name as a file name; later runs have a number."""
     plain = re.sub(r"[^A-Za-z0-9._=,-]+", "_", trial.name)[:_LONGEST_NAME]
     return plain if number == 1 else f"{plain}.{number}"
 
 
 def argument_of(trial: Trial, number: int) -> str:
-    """Returns a trial's name as it may stand in an argument: letters, digits, `-` and `_`.
-
-    Hydra and mmengine take what stands around a `=` or a `,` apart.
-    """
+    """Returns a trial's name for an argument, without `=` and `,`, which Hydra splits."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "_", trial.name.replace("=", "-"))[:_LONGEST_NAME]
     return plain if number == 1 else f"{plain}-run{number}"

@@ -1,8 +1,9 @@
-"""How long trials go on: as the budget lets them, and no longer than tells something."""
+"""Chooses the length of trials: long enough to measure, short enough for the budget."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -10,54 +11,58 @@ import numpy as np
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.tune.trial import Limits, Measured, Trial
 
-# A trial gets this part of the budget, of which start-up is taken off.
+# A trial gets this part of the budget, start-up included.
 _TRIALS_IN_BUDGET: Final = 24
 _LEAST_TRIAL_S: Final = 2.0
 _FEWEST_STEPS: Final = 60
 _MOST_STEPS: Final = 1000
-# Where a baseline, one change and another trial don't fit, they make fewer steps, and where that is
-# too few, the baseline and one change. Long steps tell enough where they are fewer still.
+# Trials make fewer steps if a baseline, a change and another trial don't fit, then if a baseline
+# and a change don't. A few long steps are enough.
 _LEAST_STEPS: Final = 30
-_LEAST_LONG_STEPS: Final = 2 * MIN_STEADY_STEPS
+LEAST_LONG_STEPS: Final = 2 * MIN_STEADY_STEPS
 _TRIALS_THAT_FIT: Final = (3.0, 2.1)
-# No trial gets more of the budget, so that a slow one leaves time for another.
+# Largest part of the budget for one trial, so that a slow one leaves time for another.
 _LARGEST_SHARE: Final = 1 / 2
 _WARM_UP_SHARE: Final = 0.1
 _LONGEST_WARM_UP_S: Final = 60.0
-# However long the warm-up took to start, it trains for a trial's part of the budget, up to this.
+# After start-up the warm-up trains for a trial's part of the budget, at most this.
 _TRAINED_S: Final = 5.0
 _LEAST_TRAINED_S: Final = 2.0
-# Up to this budget it makes enough steps to serve as the baseline, should a second one not fit.
+# Up to this budget the warm-up makes enough steps to serve as the baseline.
 _SMALL_BUDGET_S: Final = 60.0
-# The script as it is and one change, at the least.
+# A baseline and one change.
 _FEWEST_TRIALS: Final = 2
-# Kernels and caches are made, and the model is compiled, in a run's first step.
+# First steps that load kernels, fill caches and compile.
 _COSTLY_STEPS: Final = 1
-# A trial is ended, at a step, when it takes so many times what the script as it is takes.
+# A trial is ended at a step after this multiple of the baseline's time, but not before this time.
 _SLOW_TIMES: Final = 5.0
 _SLOW_FROM_S: Final = 60.0
-# One that comes to no step by then hangs: it is killed after so much more, or a usual trial's time.
+# A trial without a step by then hangs: it is killed after this, or the time of a usual trial.
 _LEAST_GRACE_S: Final = 15.0
-# What a trial may take beyond the budget: for the step under way, and to end.
+# Largest overrun of the budget: the current step and the end of the process.
 ENDING_S: Final = 5.0
-# The estimate of what a trial takes is off by about this factor.
+# Error of the estimated duration of a trial.
 _MARGIN: Final = 1.2
-# One that is to see passes end goes so many passes, at the most of the budget's so many parts: two
-# starts of passes tell more than one, and take the time of other trials.
-_PASSES: Final = ((2.1, 16), (1.1, 10))
-# Batches that are kept before data is free, and some until buffers are as they stay.
+# Epochs of a trial that is to see epochs end, and the part of the budget that they may take: two
+# epoch starts are more accurate than one, but take time from other trials.
+_EPOCHS: Final = ((2.1, 16), (1.1, 10))
+# Batches kept before replay begins, and some until buffers are steady.
 _BEFORE_FREE_BATCHES: Final = 80
-# Quicker trials make so many times as many steps at most.
+# Faster trials make at most this multiple of steps.
 _MOST_TIMES: Final = 10.0
+# Usual repeats of undecided trials and baselines.
+_REPEATS: Final = 3
+_SETTINGS_PER_BASELINE: Final = 3
+_BOUNDS: Final = 2  # ceiling and loader alone
 
 
 def limits_of_warm_up(budget_s: float, steps_budget_s: float, asked_steps: int | None) -> Limits:
-    """Returns how long the first run goes on, which counts only where time is left for no more.
+    """Returns the length of the first run, which counts only if no second baseline fits.
 
-    `steps_budget_s`: that of the first start, where the search was resumed.
+    `steps_budget_s`: the budget of the first start of a resumed search.
     """
     trained_s = steps_budget_s / _TRIALS_IN_BUDGET
-    # Trials as long as asked for read more data, which the warm-up is to bring into memory.
+    # Longer trials read more data, which the warm-up brings into the page cache.
     trained_s = max(trained_s, _LEAST_TRAINED_S) if asked_steps else min(trained_s, _TRAINED_S)
     return Limits(
         asked_steps,
@@ -73,7 +78,7 @@ def longest_trial_s(budget_s: float) -> float:
 
 
 def trial_s(first: Measured, steps: int | None) -> float | None:
-    """Returns what a run of the script takes, in s, by an earlier one; None: unknown."""
+    """Returns the duration of a run in s, estimated from the first; None if unknown."""
     if first.run_s is not None and (steps or first.steps) >= first.steps:
         return first.seconds
     step_s = _usual_step_s(first)
@@ -86,7 +91,7 @@ def trial_s(first: Measured, steps: int | None) -> float | None:
 
 
 def budget_of_a_change(first_s: float, trial_s: float) -> float:
-    """Returns the budget that lets one change be tried, rounded up to 5 s or a minute."""
+    """Returns the budget for a baseline and one change, rounded up to 5 s or a minute."""
     needed_s = first_s + _FEWEST_TRIALS * trial_s * _MARGIN
     unit_s = 5 if needed_s < 120 else 60
     return float(math.ceil(needed_s / unit_s) * unit_s)
@@ -99,7 +104,7 @@ def as_option(budget_s: float) -> str:
 
 
 def _usual_step_s(warm_up: Measured) -> float | None:
-    """Returns what a step takes behind the first ones, None where too few were made to tell."""
+    """Returns the time of a step after the first ones, None with too few."""
     if warm_up.pace is not None:
         return warm_up.pace.mean_s
     if warm_up.seen is None or len(warm_up.seen.table) <= _COSTLY_STEPS:
@@ -108,9 +113,9 @@ def _usual_step_s(warm_up: Measured) -> float | None:
 
 
 def limits_of_first_baseline(left_s: float, steps: int | None) -> Limits:
-    """Returns how long the first baseline goes on: it leaves as much time to a change.
+    """Returns the length of the first baseline, which leaves the same time to a change.
 
-    It has a time limit as later trials have, so that watching the clock costs it the same.
+    It has a time limit like later trials, so that checking the clock costs it the same.
     """
     return Limits(steps, killed_after_s=left_s, seconds=longest_trial_s(left_s))
 
@@ -125,12 +130,12 @@ def limits_of(
     times: float,
     alone: int,
 ) -> Limits:
-    """Returns how long a later trial goes on.
+    """Returns the length of a later trial.
 
     Args:
-        usual_s, left_s: What the baseline takes, and what the budget leaves this trial.
-        times: How many times as fast its steps are expected to be: they are as many more. The same
-            steps would take a moment, and a core that has just slept computes faster for one.
+        usual_s, left_s: Duration of the baseline, and budget left for this trial.
+        times: Expected speedup, by which it makes more steps: a shorter trial would be measured on
+            cores that have just slept and run faster.
         alone: Batches to draw from a loader alone, at most.
     """
     if trial.data != "alone" and steps is not None:
@@ -138,7 +143,7 @@ def limits_of(
     if trial.data == "free" and steps is not None:
         steps += math.ceil(_BEFORE_FREE_BATCHES * max(steps_per_batch, 1.0))
     if trial.data == "alone":
-        # A run that went to its end has read them all.
+        # A run to the script's end has read all batches.
         most = math.inf if steps is None else alone
         wanted = math.ceil((steps or 0) / max(steps_per_batch, 1.0))
         steps = int(min(max(wanted, _FEWEST_STEPS) + _BEFORE_FREE_BATCHES, most))
@@ -152,15 +157,15 @@ def limits_of(
     )
 
 
-def steps_beyond_a_pass(
-    steps: int, steps_of_a_pass: float, warm_up: Measured, budget_s: float
+def steps_beyond_epoch(
+    steps: int, steps_of_epoch: float, warm_up: Measured, budget_s: float
 ) -> int:
-    """Returns after how many steps trials are stopped, so that they see later passes start."""
+    """Returns the steps of a trial that is to see later epochs start, if the budget allows."""
     if warm_up.steps == 0 or warm_up.training_s <= 0:
         return steps
     start_up_s = max(warm_up.seconds - warm_up.training_s, 0.0)
-    for passes, parts in _PASSES:
-        wanted = math.ceil(passes * steps_of_a_pass)
+    for epochs, parts in _EPOCHS:
+        wanted = math.ceil(epochs * steps_of_epoch)
         takes_s = start_up_s + wanted * warm_up.training_s / warm_up.steps
         if takes_s <= budget_s / parts:
             return max(steps, wanted)
@@ -168,7 +173,7 @@ def steps_beyond_a_pass(
 
 
 def steps_of_trials(warm_up: Measured, budget_s: float) -> int | None:
-    """Returns after how many steps trials are stopped, None: they go to the script's end."""
+    """Returns the steps of a trial, None if trials run to the script's end."""
     share_s = budget_s / _TRIALS_IN_BUDGET
     if warm_up.run_s is not None and warm_up.run_s <= share_s:
         return None
@@ -184,7 +189,18 @@ def steps_of_trials(warm_up: Measured, budget_s: float) -> int | None:
         fitting = int((left_s / trials - start_up_s) / step_s)
         if fitting >= _LEAST_STEPS:
             return min(wanted, fitting)
-    return max(fitting, _LEAST_LONG_STEPS)
+    return max(fitting, LEAST_LONG_STEPS)
+
+
+def plan_sentence(names: Sequence[str], has_bounds: bool, trial_s: float, budget: str) -> str:
+    """Returns the settings to try, their estimated time and the budget."""
+    baselines = math.ceil(len(names) / _SETTINGS_PER_BASELINE)
+    trials = len(names) + baselines + (_BOUNDS if has_bounds else 0) + _REPEATS
+    settings = f"{len(names)} setting{'' if len(names) == 1 else 's'}"
+    return (
+        f"plan: about {duration(trials * trial_s)} for {settings}, {duration(trial_s)} a trial "
+        f"({budget}): {', '.join(names)}"
+    )
 
 
 def duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What a trial's process left behind: notes on what it changed, and its last words."""
+"""Reads what a trial's process left: notes on what it changed, and its error messages."""
 
 from __future__ import annotations
 
@@ -17,40 +17,39 @@ from trainprof.record.schema import Topic
 
 _READ_BYTES: Final = 1 << 16
 _MOST_CELLS: Final = 160
-# A traceback's last line: the exception's name begins it, maybe with its module's before.
+# Last line of a traceback: the exception's name, with its module.
 _EXCEPTION: Final = r"(?:\w+\.)*{}(?:: .*)?"
 _ANY_EXCEPTION: Final = re.compile(_EXCEPTION.format(r"\w*(?:Error|Exception|Interrupt|Exit)"))
-# What a script's own error says, and why the sandbox is behind it.
+# Error messages that the sandbox causes, and how.
 _REFUSALS: Final = (
     (
         r"Errno 18\]|os error 18\)|[Cc]ross-device link",
-        "In the sandbox a directory that was there before cannot be renamed (EXDEV). shutil.move "
-        "copies it instead",
+        "The sandbox cannot rename existing directories (EXDEV). Use shutil.move, which copies",
     ),
     (
         r"Errno 75\]|os error 75\)|Value too large for defined data type",
-        "In the sandbox a file of another user or group cannot be changed (EOVERFLOW)",
+        "The sandbox cannot modify files of another user or group (EOVERFLOW)",
     ),
     (
         r"Errno 30\]|os error 30\)|Read-only file system",
-        "In the sandbox this place is read-only (EROFS)",
+        "This path is read-only in the sandbox (EROFS)",
     ),
     (
         r"Errno 28\]|os error 28\)|No space left on device",
-        "What a trial writes is kept until it ends: here it takes more than there is (ENOSPC)",
+        "The sandbox keeps what a trial writes until it ends, and is full (ENOSPC)",
     ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TrialNotes:
-    """Of the process that trained.
+    """Notes of the training process.
 
     Attributes:
-        applied: What was changed, by name, as it was asked for.
-        refused: What was not changed, somewhere, and why; a name may be in both.
-        losses: Of the first backward passes; nan where not finite.
-        written: Files changed outside of the scratch directory, and whether they were there before.
+        applied: Changes, by name.
+        refused: Reasons why a change was not applied somewhere; a name may be in both.
+        losses: Of the first backward passes; nan if not finite.
+        written: Files changed outside the scratch directory, and whether they existed.
     """
 
     applied: Mapping[str, Any]
@@ -60,13 +59,13 @@ class TrialNotes:
 
 
 def read_trial_notes(directory: RunDirectory) -> TrialNotes:
-    """Reads them from a run's recording; what cannot be read is empty."""
+    """Reads the notes of a run's recording; what cannot be read is empty."""
     recording = first_recording(directory)
     notes = training_processes(recording)[0].metadata.texts[Topic.TRIAL]
     applied: dict[str, Any] = {}
     refused: dict[str, str] = {}
     losses: list[float] = []
-    # Later notes are whole: they stand for those before.
+    # Each note is complete and replaces earlier ones.
     for _, note in sorted(notes.items()):
         if not isinstance(note, dict):
             continue
@@ -93,9 +92,9 @@ def _written(note: Any) -> Iterator[tuple[str, bool]]:
 
 
 def last_words(console: Path, exception: str | None) -> str | None:
-    """Returns the line that tells why a script ended, such as "ValueError: no such file".
+    """Returns the line with the cause of a failure, such as "ValueError: no such file".
 
-    `exception`: the name of what ended it. A worker's own comes behind the one that passes it on.
+    `exception`: the name of the exception. That of a worker comes after the one that forwards it.
     """
     lines = [line for line in end_of_errors(console).splitlines() if line.strip()]
     if exception is not None:
@@ -106,7 +105,7 @@ def last_words(console: Path, exception: str | None) -> str | None:
 
 
 def end_of_errors(console: Path) -> str:
-    """Returns the end of what a script wrote to stderr; "" where nothing was kept."""
+    """Returns the end of a script's stderr; "" if not kept."""
     try:
         with (console / "stderr").open("rb") as file:
             file.seek(max(os.fstat(file.fileno()).st_size - _READ_BYTES, 0))
@@ -121,5 +120,5 @@ def _short(line: str) -> str:
 
 
 def refusal_in(errors: str) -> str | None:
-    """Returns why the sandbox refused what a script failed at, None where it did not."""
+    """Returns how the sandbox caused a failure, None if it did not."""
     return next((why for pattern, why in _REFUSALS if re.search(pattern, errors)), None)

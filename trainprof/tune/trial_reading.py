@@ -1,4 +1,4 @@
-"""Reads what one run of a trial showed, from its run directory."""
+"""Reads the result of one run of a trial from its run directory."""
 
 from __future__ import annotations
 
@@ -38,17 +38,16 @@ from trainprof.launch.signals import ENDING
 from trainprof.record.errors import TrainprofError
 from trainprof.record.names import MAX_TIME
 from trainprof.record.run_directory import RunDirectory, write_json
-from trainprof.tune.trial import FirstPass, Measured, Trial
+from trainprof.tune.trial import FirstEpoch, Measured, Trial
 from trainprof.tune.trial_output import TrialNotes, last_words, read_trial_notes
 
-_NEVER_ALONE: Final = "it was never drawn without training"
-DID_NOT_END: Final = "it did not end, and was killed"
-# Of a pass's batches that are drawn alone; fewer tell nothing.
-_FEWEST_BATCHES: Final = MIN_STEADY_STEPS
-# Trials follow one another, in turns with the script as it is: a virtual machine's cores wander
-# less between those than between any two runs.
+NEVER_ALONE: Final = "the loader was never iterated without training"
+DID_NOT_END: Final = "it did not exit, and was killed"
+_FEWEST_BATCHES: Final = MIN_STEADY_STEPS  # of a loader alone
+# Trials follow each other, alternating with baselines: a virtual machine's cores change less
+# between them than between unrelated runs.
 _TRIALS_WANDER: Final = 0.2
-# A run that was killed so long after its last step, and so many of its steps' time, hung.
+# A run killed this long after its last step, in seconds and in steps, hung.
 _HANGS_AFTER_S: Final = 10.0
 _HANGS_AFTER_STEPS: Final = 10
 _OUT_OF_MEMORY_NAMES: Final = ("OutOfMemoryError", "MemoryError")
@@ -63,13 +62,13 @@ def measured(
     is_overdue: bool,
     relative_to: Path,
 ) -> Measured:
-    """Reads a trial that has ended, but for how long it took; saves its summary as `run` does."""
+    """Reads a trial that has ended, except its duration, and saves its summary."""
     summary = summarize(directory)
     save_json(directory.summary, to_jsonable(summary))
     outcome, detail = _outcome(summary, ended, directory.console, is_overdue=is_overdue)
     failed_after = None
     if outcome in (FAILED, TIMED_OUT) and summary.run.exit.was_limited:
-        # What was to be measured was.
+        # All steps were measured.
         outcome, detail, failed_after = OK, None, detail or DID_NOT_END
     elif outcome == TIMED_OUT and (stood := _hung(trial, summary)) is not None:
         outcome, detail = HUNG, stood
@@ -86,7 +85,7 @@ def measured(
 
 
 def _hung(trial: Trial, summary: RunSummary) -> str | None:
-    """Returns how a run that was killed hung, None where it was still making steps."""
+    """Returns how a killed run hung, None if it was still making steps."""
     wall_s, steps = summary.run.wall_s, _steps(trial, summary)
     what = "batch" if trial.data == "alone" else "step"
     if steps == 0:
@@ -109,7 +108,7 @@ def read(
     failed_after: str | None,
     relative_to: Path,
 ) -> Measured:
-    """Returns what a saved run of a trial showed."""
+    """Returns the result of a saved run."""
     recorded = read_recorded_steps(directory)
     series = None if recorded is None else series_of(recorded.steps)
     run = ComparedRun(summary, series, manifest_of_first(directory), str(directory.path))
@@ -142,7 +141,7 @@ def read(
         failed_after=failed_after,
         losses=tuple(notes.losses),
         refused=notes.refused,
-        # What it made and removed itself is of no interest.
+        # Files that it created and removed itself do not count.
         written=tuple(p for p, was_there in notes.written.items() if was_there or lexists(p)),
         read_bytes=_read_bytes(_feeding(trial, summary)),
         peak_memory_bytes=None
@@ -153,15 +152,15 @@ def read(
         seen=seen,
         is_least=free is not None and free.is_least,
         batches=_batches(summary),
-        passes=first_passes(summary),
+        first_epochs=first_epochs_of(summary),
     )
 
 
 def _not_applied(trial: Trial, notes: TrialNotes) -> str | None:
-    """Returns why a run was one of the script as it is, None where it was none."""
+    """Returns why the change was not applied, None if it was."""
     if trial.data != "real" and notes.applied.get("data") != trial.data:
-        # Free data that never came leaves no steps on it, whether that was noted or not.
-        return notes.refused.get("data", _NEVER_ALONE if trial.data == "alone" else None)
+        # Without replayed batches there are no steps on them, noted or not.
+        return notes.refused.get("data", NEVER_ALONE if trial.data == "alone" else None)
     if trial.overrides and notes.refused and not notes.applied:
         return "; ".join(notes.refused.values())
     return None
@@ -193,7 +192,7 @@ def _free_paces(table: StepTable) -> Paces:
 
 
 def _ended_at(run: ComparedRun, table: StepTable) -> ComparedRun:
-    """Returns a run with a part of its steps, as if it had been ended there."""
+    """Returns a run with a part of its steps, as if it had ended there."""
     if run.series is not None and len(table) == run.series.steps:
         return run
     whole = run.summary.run
@@ -203,7 +202,7 @@ def _ended_at(run: ComparedRun, table: StepTable) -> ComparedRun:
 
 
 def _real_paces(run: ComparedRun) -> Paces:
-    """Returns the paces of steps that save no checkpoint: trials hold a few by chance."""
+    """Returns the paces of steps without checkpoints: how many a trial has is chance."""
     run = without_saves(run)
     if run.why_unusable() is not None:
         return Paces()
@@ -216,10 +215,10 @@ def _in_turns(pace: Pace | None) -> Pace | None:
 
 def _too_few(trial: Trial, steady_steps: int) -> str:
     if trial.data == "free":
-        return f"under {MIN_STEADY_STEPS} steps on free data, which begins after the batches kept"
+        return f"fewer than {MIN_STEADY_STEPS} steps on replayed batches"
     if trial.data == "alone":
-        return f"under {_FEWEST_BATCHES} batches"
-    return f"steady steps: {steady_steps}; it takes {MIN_STEADY_STEPS}"
+        return f"fewer than {_FEWEST_BATCHES} batches"
+    return f"{steady_steps} steady steps, {MIN_STEADY_STEPS} needed"
 
 
 def _telling(pace: Pace | None, fewest: int) -> Pace | None:
@@ -248,7 +247,7 @@ def _outcome(
 
 
 def _reason(summary: RunSummary, known: str, console: Path) -> str | None:
-    """Returns how a script failed, with what it wrote of that itself."""
+    """Returns how a script failed, with its own error message."""
     is_exception = summary.run.exit.reason == "exception"
     words = last_words(console, known if is_exception else None)
     if words is None:
@@ -257,7 +256,7 @@ def _reason(summary: RunSummary, known: str, console: Path) -> str | None:
 
 
 def _feeding(trial: Trial, summary: RunSummary) -> list[Loader]:
-    """Returns the loaders that train, or those that are drawn alone: they feed no training."""
+    """Returns the training loaders, or those of loader_alone."""
     if trial.data == "alone":
         return [loader for loader in summary.loaders if loader.site in trial.sites]
     return [loader for loader in summary.loaders if loader.role == TRAINING]
@@ -279,7 +278,7 @@ def _ground(trial: Trial, run: ComparedRun, outcome: str) -> dict[str, str]:
     ground = ground_of(run)
     if trial.data == "real" and outcome == OK:
         return ground
-    # A loader alone has nothing to do on a device, and one that failed may not have come so far.
+    # A loader alone uses no device, and a failed run may not have reached it.
     return {what: value for what, value in ground.items() if what not in (DEVICE, GPU)}
 
 
@@ -294,25 +293,25 @@ class CannotSave(TrainprofError):
 
 
 def save_json(path: Path, value: Any) -> None:
-    """Writes a file of a `tune` run as `write_json` does; CannotSave if the system refuses."""
+    """Writes a file of a `tune` run; CannotSave if the system refuses."""
     try:
         write_json(path, value)
     except OSError as error:
-        why = "a directory is in its place" if path.is_dir() else error.strerror or str(error)
+        why = "it is a directory" if path.is_dir() else error.strerror or str(error)
         raise CannotSave(
-            f"{path.name} cannot be written: {why}",
-            hint=f"make room for {path}, then go on with --resume",
+            f"cannot write {path}: {why}",
+            hint="make room, then continue with --resume",
         ) from error
 
 
-def first_passes(summary: RunSummary) -> Mapping[str, FirstPass]:
-    """Returns the first pass over each stream, by the line that builds its loader."""
-    first: dict[str, FirstPass] = {}
+def first_epochs_of(summary: RunSummary) -> Mapping[str, FirstEpoch]:
+    """Returns the first epoch of each stream, by the line that builds its loader."""
+    first: dict[str, FirstEpoch] = {}
     for loader in sorted(summary.loaders, key=lambda each: each.id):
         if loader.role != TRAINING or not loader.is_iterable:
             continue
         if loader.ended_batches:
-            first.setdefault(loader.site, FirstPass(loader.ended_batches[0], is_ended=True))
+            first.setdefault(loader.site, FirstEpoch(loader.ended_batches[0], is_ended=True))
         elif loader.passes == 1 and not loader.ended:
-            first.setdefault(loader.site, FirstPass(loader.iterations, is_ended=False))
+            first.setdefault(loader.site, FirstEpoch(loader.iterations, is_ended=False))
     return first

@@ -57,16 +57,16 @@ def test_repeated_runs_are_given_by_options(capsys):
     sides += [word for name in ("b1", "b2", "b3") for word in ("--other", name)]
     comparison = json_of(capsys, *sides)
     assert comparison["verdict"] == "slower"
-    assert comparison["notes"] == ["Noise: 3 and 3 runs: the interval is that of their spread"]
+    assert len(comparison["notes"]) == 1
 
 
 def test_the_gate_trips_by_the_near_bound_and_passes_nothing_that_it_cannot_judge(capsys):
-    few = "cannot be judged: OTHER has 5 steady steps; a verdict takes 6"
+    few = "cannot be judged: OTHER has 5 steady steps"
     # A step of 2.45 ms instead of 1.45 ms: 69 % longer, and 62 % for certain.
     for base, other, percent, status, said in (
-        ("a1", "b1", "50", 1, "longer at least, more than --fail-if-slower 50"),
-        ("a1", "b1", "50%", 1, "b1: a step takes 6"),
-        ("a1", "b1", "0", 1, "b1: a step takes 6"),
+        ("a1", "b1", "50", 1, "longer, more than --fail-if-slower 50"),
+        ("a1", "b1", "50%", 1, "b1: a step takes at least 6"),
+        ("a1", "b1", "0", 1, "b1: a step takes at least 6"),
         ("a1", "b1", "65", 0, ""),
         ("b1", "a1", "0", 0, ""),
         ("a1", "a2", "0", 0, ""),
@@ -96,13 +96,13 @@ def test_a_gate_that_trips_for_one_of_several_ends_with_1(runs, capsys):
 
 def test_user_errors_are_one_line_and_a_hint(capsys):
     for words, part in {
-        "": "it takes two runs",
+        "": "needs two runs",
         "a1 nowhere": "no run 'nowhere'",
-        "--base a1": "each side takes a run",
-        "a1 --base a2 --other b1": "each side takes a run",
-        "a1 a1": "a1 is given twice",
-        "--base a1 --base a2 --other a1": "a1 is given twice",
-        "a1 b1 --fail-if-slower much": "'much' is no percentage",
+        "--base a1": "--base and --other",
+        "a1 --base a2 --other b1": "--base and --other",
+        "a1 a1": "a1 is named twice",
+        "--base a1 --base a2 --other a1": "a1 is named twice",
+        "a1 b1 --fail-if-slower much": "'much' is not a percentage",
         "a1 b1 --format html": "'html' is not one of terminal, json, markdown",
     }.items():
         assert run_command(["compare", *words.split()]) == 2
@@ -115,8 +115,8 @@ def test_a_run_of_which_nothing_is_left_is_refused(runs, capsys):
         log.write_bytes(b"\0" * 100)
     assert run_command(["compare", "a1", "b1"]) == 2
     message, hint = capsys.readouterr().err.splitlines()
-    assert message.startswith("trainprof: b1 has nothing to compare: no event was recorded")
-    assert hint == "hint: see what there is: trainprof report b1"
+    assert message.startswith("trainprof: b1 has no training to compare: ")
+    assert "trainprof report b1" in hint
 
 
 def test_damaged_samples_and_manifests_are_no_hindrance(runs, capsys):

@@ -66,6 +66,7 @@ def recorded(name, days_ago, reason="completed", *, script="train.py", **more):
         "entry": script,
         "times": {"spawned_time_ns": started},
         "exit": {"reason": reason},
+        "host": {"name": os.uname().nodename},
         "script_pid": 2**22 + 1,  # above the largest that Linux gives
     }
     run = make_run(f"trainprof-runs/{name}", json.dumps(manifest | more))
@@ -159,6 +160,18 @@ def test_clean_removes_what_was_asked_for_and_no_running_run(six, options, remov
     assert f"Removed {len(removed)} run" in capsys.readouterr().out
     assert {"notes", "plain"} <= {path.name for path in Path("trainprof-runs").iterdir()}
     assert find_run("latest").path.name == names()[-1]
+
+
+def test_a_run_of_another_machine_counts_as_running_until_it_is_silent(capsys):
+    run = recorded("train-1", 0, "running", host={"name": "elsewhere"})
+    (run / "samples").mkdir()
+    (run / "samples/host.jsonl").touch()
+    os.utime(run, (1, 1))
+    assert run_command(["clean", "--failed", "--yes"]) == 0
+    assert names() == ["train-1"]
+    os.utime(run / "samples/host.jsonl", (1, 1))
+    assert run_command(["clean", "--failed", "--yes"]) == 0
+    assert names() == []
 
 
 def test_clean_removes_through_no_link(tmp_path, capsys):

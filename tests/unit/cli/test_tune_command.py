@@ -8,20 +8,22 @@ import os
 import shlex
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from support import summaries
 from support.planted_trials import FakeRunner, Planted, plan_of, threads, workers
 
-from trainprof.analysis.summary.tune import INTERRUPTED, TOO_FEW_STEPS
+from trainprof.analysis.statistics.speedup import Pace
+from trainprof.analysis.summary.tune import INTERRUPTED, OK, TOO_FEW_STEPS
 from trainprof.cli.app import run_command
 from trainprof.tune import journal, session
 from trainprof.tune.runner import Script
 from trainprof.tune.sandbox.sandbox import NoSandbox, Sandbox
 from trainprof.tune.search import Search
 from trainprof.tune.session import TuneOptions
-from trainprof.tune.trial import Measured, label_of
+from trainprof.tune.trial import WARM_UP, Measured, Trial, label_of
 
 GO_ON = ("--resume", "t", "--budget", "10m", "train.py")
 
@@ -49,7 +51,7 @@ def change_runs(monkeypatch, change):
 def test_what_is_faster_is_recommended_on_stdout_and_in_json_as_promised(planted, capsys):
     assert run_command(["tune", "-o", "t", "train.py", "--epochs", "3"]) == 0
     shown = capsys.readouterr()
-    assert "trial 4 of about " in shown.err
+    assert "trial 4: " in shown.err
     assert run_command(["report", "t"]) == 0
     assert capsys.readouterr().out == shown.out
     summary = json_of(capsys, "-o", "u", "train.py")
@@ -60,6 +62,23 @@ def test_what_is_faster_is_recommended_on_stdout_and_in_json_as_promised(planted
     assert summary == json.loads(Path("u/summary.json").read_text())
 
 
+def test_an_earlier_run_of_the_script_gives_the_plan_or_refuses_the_budget(
+    planted, capsys, monkeypatch
+):
+    steps = {"pace": Pace(0.5, None), "steps": 100, "training_s": 50.0, "seconds": 0.0}
+    earlier = Measured(Trial(WARM_UP), 1, "x", outcome=OK, detail=None, **steps)
+    monkeypatch.setattr(session, "read", lambda *_, **__: earlier)
+    manifest = {"command": ["train.py"], "script_sha256": sha256(b"print(1)\n").hexdigest()}
+    directory = Path("trainprof-runs/x")
+    directory.mkdir(parents=True)
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    assert "--budget" in complaint(capsys, "--budget", "10s", "-o", "t", "train.py")
+    assert planted == []
+    assert not Path("t").exists()
+    assert run_command(["tune", "-o", "t", "train.py"]) == 0
+    assert "2 settings" in capsys.readouterr().err.partition("trial 1")[0]
+
+
 @pytest.mark.parametrize("at", [1, 2])
 def test_ctrl_c_before_anything_is_known_says_how_to_begin_again(planted, capsys, monkeypatch, at):
     change_runs(
@@ -67,7 +86,7 @@ def test_ctrl_c_before_anything_is_known_says_how_to_begin_again(planted, capsys
         lambda run, _: replace(run, outcome=INTERRUPTED, pace=None) if len(planted) == at else run,
     )
     shown = complaint(capsys, "-o", "t", "train.py", status=130)
-    assert "nothing is known yet" in shown
+    assert "without a result" in shown
     assert "--resume t" in shown
     assert run_command(["report", "t"]) == 2
     shown = capsys.readouterr().err
@@ -122,11 +141,11 @@ def on_another_machine(patch):
     [
         (lambda patch: None, ["--trial-steps", "90"], "--trial-steps was 80 and is 90"),
         (lambda patch: None, ["--interval", "2s"], "--interval was 0.5 and is 2"),
-        (lambda patch: None, ["-o", "elsewhere"], "the output was "),
-        (lambda patch: Path("train.py").write_text("1\n"), [], "train.py was changed since"),
-        (lambda patch: Path("dataset.py").write_text("1\n"), [], "dataset.py was changed since"),
-        (lambda patch: patch.setenv("OMP_NUM_THREADS", "7"), [], "OMP_NUM_THREADS was not set and"),
-        (on_another_machine, [], "CPU was EPYC and is Xeon: its trials"),
+        (lambda patch: None, ["-o", "elsewhere"], "--output was "),
+        (lambda patch: Path("train.py").write_text("1\n"), [], "train.py changed since"),
+        (lambda patch: Path("dataset.py").write_text("1\n"), [], "dataset.py changed since"),
+        (lambda patch: patch.setenv("OMP_NUM_THREADS", "7"), [], "OMP_NUM_THREADS was unset and"),
+        (on_another_machine, [], "CPU was EPYC and is Xeon"),
     ],
 )
 def test_what_would_make_trials_unlike_is_refused_with_what_they_were_begun_with(
@@ -152,14 +171,14 @@ def test_what_would_make_trials_unlike_is_refused_with_what_they_were_begun_with
 
 
 def refused(directory, words):
-    raise NoSandbox("No sandbox for trials: the kernel refuses namespaces.", hint="--unsandboxed")
+    raise NoSandbox("no sandbox for trials: the kernel refuses namespaces.", hint="--unsandboxed")
 
 
 def test_without_a_sandbox_nothing_is_begun(planted, capsys, monkeypatch):
     monkeypatch.setattr(session, "make_sandbox", refused)
     shown = complaint(capsys, "-o", "t", "train.py")
     assert shown.splitlines() == [
-        "trainprof: No sandbox for trials: the kernel refuses namespaces.",
+        "trainprof: no sandbox for trials: the kernel refuses namespaces.",
         "hint: --unsandboxed",
     ]
     assert planted == []
@@ -172,7 +191,7 @@ def test_one_that_cannot_go_on_in_a_sandbox_keeps_what_it_has(planted, capsys, m
     json_of(capsys, "-o", "t", "--budget", "15s", "train.py")
     before, held = list(planted), Path("t/tune.json").read_text()
     monkeypatch.setattr(session, "make_sandbox", refused)
-    assert "No sandbox for trials" in complaint(capsys, *GO_ON)
+    assert "the kernel refuses namespaces" in complaint(capsys, *GO_ON)
     assert (planted, Path("t/tune.json").read_text()) == (before, held)
 
 
@@ -202,7 +221,7 @@ def planted(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "ScriptRunner", Runner)
     monkeypatch.setattr(session, "Search", partial(Search, now=fake.now))
     monkeypatch.setattr(session, "make_sandbox", lambda directory, words: sandbox)
-    monkeypatch.setattr(session, "_planned", lambda *_: plan_of(workers(2), threads(1)))
+    monkeypatch.setattr(session, "_planned", lambda *_, **__: plan_of(workers(2), threads(1)))
     monkeypatch.setattr(session, "ground_now", lambda target: {})
     monkeypatch.setattr(journal, "read", lambda trial, number, *_, **__: runs[trial.name, number])
     for module in (session, journal):
@@ -239,12 +258,12 @@ def refusal(capsys, *words):
     ("first", "how", "words", "said"),
     [
         *(
-            ("train.py --lr 1", {}, words, f"the command was train.py --lr 1 and is {words}:")
+            ("train.py --lr 1", {}, words, f"the command was train.py --lr 1 and is {words}")
             for words in ("train.py --lr 2", "./train.py --lr 1", "-m train --lr 1")
         ),
         ("--lr 1", {"module": "train"}, "train.py --lr 1", "was -m train --lr 1"),
-        ("train.py", {}, "--unsandboxed train.py", "--unsandboxed was not given"),
-        ("train.py", {"is_sandboxed": False}, "train.py", "--unsandboxed was given"),
+        ("train.py", {}, "--unsandboxed train.py", "--unsandboxed was unset"),
+        ("train.py", {"is_sandboxed": False}, "train.py", "--unsandboxed was set"),
     ],
 )
 def test_another_command_is_refused_with_the_one_that_was_tuned(
@@ -260,7 +279,7 @@ def test_another_command_is_refused_with_the_one_that_was_tuned(
 
 def test_nonsense_is_one_line_and_a_hint(planted, capsys):
     for words, said in {
-        "": "what to tune",
+        "": "no script to tune",
         "--budget 0s train.py": "not at least 10 s",
         "--trial-steps 3 train.py": "30",
         "none.py": "no such script",
@@ -274,7 +293,7 @@ def test_what_the_directory_holds_is_never_executed(planted, capsys):
     held = begun("train.py")
     Path("evil.py").write_text("raise SystemExit('executed')\n")
     JOURNAL.write_text(json.dumps({**held, "words": ["evil.py"]}))
-    assert "--resume needs the same command again" in refusal(capsys, "--resume", "t")
+    assert "after --resume" in refusal(capsys, "--resume", "t")
     assert "command was evil.py" in refusal(capsys, "--resume", "t", "train.py")
     assert planted == []
     JOURNAL.write_text(json.dumps({**held, "words": ["a\x1b[2J\nb\u202e"]}))
@@ -307,7 +326,7 @@ def test_it_goes_on_where_it_was_begun(planted, capsys):
     for cwd in (None, "/elsewhere"):
         JOURNAL.write_text(json.dumps({**held, "cwd": cwd}))
         said = refusal(capsys, "--resume", "t", "train.py")
-        assert f"the directory was {cwd or 'not known'} and is {os.getcwd()}" in said
+        assert f"directory was {cwd or 'unknown'} and is {os.getcwd()}" in said
     assert planted == []
 
 

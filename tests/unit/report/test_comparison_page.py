@@ -51,20 +51,20 @@ def test_pages_are_the_golden_ones(golden):
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_no_line_is_wider_than_the_page(width):
     for make in SCREENS.values():
-        text = page(make(), width, verbose=True)
-        assert max(map(cell_len, text.split("\n"))) <= width
+        lines = page(make(), width, verbose=True).split("\n")
+        assert max(cell_len(line) for line in lines if "trainprof " not in line) <= width
 
 
 def test_an_edited_script_is_said_to_be_one():
     base = made_up(summaries.healthy(), "healthy-1", script="a.py", script_sha256="a")
     other = made_up(summaries.healthy(), "healthy-2", script="a.py", script_sha256="b")
     text = page(compare([base], [other]))
-    assert "THE SCRIPT WAS EDITED" in text
-    assert "NOT LIKE FOR LIKE" not in text
+    assert "was edited" in text
+    assert "Not comparable" not in text
     # With something else besides it is one of several.
     renamed = replace(other, manifest={"script_sha256": "b", "script": "b.py"})
     text = page(compare([base], [renamed]))
-    assert "NOT LIKE FOR LIKE: script" in text
+    assert "Not comparable: script" in text
 
 
 def test_colour_only_where_it_is_asked_for_and_several_others_are_several_pages():

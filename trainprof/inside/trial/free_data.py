@@ -1,7 +1,7 @@
-"""Lets a trial's loaders give copies of their first batches at no cost: the ceiling of loading.
+"""Makes a trial's loaders replay copies of their first batches: the ceiling of loading.
 
-Iterators stay, and samplers are drawn from when they would be, so that random numbers and the
-length of each epoch stay; datasets, collating and workers rest.
+Such data is free: datasets, collate_fn and workers are idle. Iterators stay, and samplers are still
+drawn from, so that random numbers and the length of each epoch stay the same.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from trainprof.inside.trial.notes import TrialNotes, TrialSites
 from trainprof.record.files import contents_of
 from trainprof.record.schema import Kind
 
-# Fewer batches would show too few shapes, more would tell no more.
+# Enough for a variety of shapes.
 FEWEST_KEPT: Final = 8
 MOST_KEPT: Final = 64
-# So that copies come from memory, as real batches do.
+# Copies come from memory, as real batches do, not from CPU caches.
 _CACHES: Final = 2
 _SHARE_OF_MEMORY: Final = 4
-# A process has room for 65,530 mappings, and what is smaller hardly matters to the heap.
+# A process is limited to 65,530 mappings, and smaller tensors hardly affect the heap.
 _LEAST_MOVED_BYTES: Final = 1 << 16
 
 CACHES: Final = "/sys/devices/system/cpu/cpu0/cache"
 MEMORY: Final = "/proc/meminfo"
-# A container sees its own there: the limit, and what is used of it.
+# Memory limit and use of a container.
 CGROUP: Final = "/sys/fs/cgroup"
 _OF_CGROUP: Final = (
     ("memory.max", "memory.current"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
 )
-# Where the kernel does not say; more than most have.
+# If unknown; larger than most caches.
 DEFAULT_CACHE_BYTES: Final = 64 << 20
 DEFAULT_AVAILABLE_BYTES: Final = 2 << 30
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -52,16 +52,16 @@ _FREE_DATA: Final = int(Kind.FREE_DATA)
 
 
 class FreeDataProbe:
-    """Hooks the iterators inside LoaderProbe's hooks: to be attached before that one."""
+    """Hooks iterators inside LoaderProbe's hooks, so it is attached before that probe."""
 
     name = "trial_data"
 
     def __init__(
-        self, loader: LoaderProbe, sites: TrialSites, notes: TrialNotes, pass_batches: int | None
+        self, loader: LoaderProbe, sites: TrialSites, notes: TrialNotes, epoch_batches: int | None
     ) -> None:
         self._loader, self._sites, self._notes = loader, sites, notes
-        self._pass_batches = pass_batches
-        # By the loader's number in the log, and by the id of an iterator.
+        self._epoch_batches = epoch_batches
+        # By the loader's number in the log; by the id of an iterator.
         self._sources: dict[int, _Source] = {}
         self._epochs: dict[int, _Epoch] = {}
 
@@ -99,7 +99,7 @@ class FreeDataProbe:
         source = self._sources.get(number)
         if source is None:
             is_iterable = loader._dataset_kind == self._iterable
-            source = _Source(number, site, is_iterable, self._pass_batches)
+            source = _Source(number, site, is_iterable, self._epoch_batches)
             self._sources[number] = source
             if not is_iterable:
                 source.length = known_length(loader._index_sampler)
@@ -111,7 +111,7 @@ class FreeDataProbe:
     def _maker(
         self, is_free: Callable[[_Epoch, Any], bool], begin_free: Callable[..., None]
     ) -> Callable[[Wrapped], Wrapped]:
-        """Returns what wraps a method that begins an epoch; in free ones `begin_free` runs."""
+        """Returns a wrapper of a method that begins an epoch; free epochs call `begin_free`."""
         epochs = self._epochs
 
         def make(original: Wrapped) -> Wrapped:
@@ -146,16 +146,16 @@ class FreeDataProbe:
         iterator._reset(loader, first_iter=True)
 
     def _is_free_now(self, epoch: _Epoch, iterator: Any) -> bool:
-        """Decides whether the epoch that now begins is free, so that no worker is to hear of it."""
+        """Decides whether the epoch that begins is free and does not involve workers."""
         epoch.begin(is_learning=self._torch.is_grad_enabled())
         if type(iterator) is not self._multi:
             return False
-        if not iterator._workers:  # it was created free: there is no worker for real batches
+        if not iterator._workers:  # created free, without workers for real batches
             epoch.is_for_training = epoch.is_free = True
         return epoch.is_free
 
     def _prime(self, iterator: Any, loader: Any, first_iter: bool = False) -> None:
-        """Begins an epoch as torch does: draws from the sampler what it would send to workers."""
+        """Begins an epoch like torch: draws the indices that it would send to workers."""
         self._base._reset(iterator, loader, first_iter)
         iterator._send_idx = iterator._rcvd_idx = iterator._tasks_outstanding = 0
         iterator._task_info = {}
@@ -197,7 +197,7 @@ class FreeDataProbe:
                 self._notes.refuse("data", f"{source.site}: {why}")
                 epoch.is_for_training = False
                 return
-            # A loop that knows the length does not ask for more, and sees no end.
+            # A loop that knows the length stops before StopIteration.
             if iterator._num_yielded + 1 == source.length:
                 self._epoch_ended(epoch, iterator)
             elif source.has_enough():
@@ -206,7 +206,7 @@ class FreeDataProbe:
             self._go_on_free(epoch, iterator)
 
     def _epoch_ended(self, epoch: _Epoch, iterator: Any) -> None:
-        """A whole epoch was real: there are no other batches to keep."""
+        """Ends an epoch of real batches: there are no further batches to keep."""
         source = epoch.source
         if source.whole_epoch is None:
             source.whole_epoch = iterator._num_yielded
@@ -220,7 +220,7 @@ class FreeDataProbe:
         self._notes.apply("data", "free")
 
     def _go_on_free(self, epoch: _Epoch, iterator: Any) -> None:
-        """Lets a running epoch go on with copies; its workers end, or rest if persistent."""
+        """Continues a running epoch with copies; its workers end, or idle if persistent."""
         epoch.is_free, epoch.expected = True, _tasks(iterator)
         if type(iterator) is self._multi and not iterator._persistent_workers:
             iterator._shutdown_workers()
@@ -229,7 +229,7 @@ class FreeDataProbe:
     def _free_batch(self, epoch: _Epoch, iterator: Any) -> Any:
         source = epoch.source
         if source.is_iterable:
-            length = source.whole_epoch if source.whole_epoch is not None else source.pass_batches
+            length = source.whole_epoch if source.whole_epoch is not None else source.epoch_batches
             is_over = length is not None and iterator._num_yielded >= length
         elif epoch.expected is None:
             iterator._next_index()  # ends the epoch by its StopIteration
@@ -251,20 +251,22 @@ class FreeDataProbe:
 
 
 class _Source:
-    """What a loader's batches are copied from.
+    """The kept batches of a loader.
 
     Attributes:
         loader: Its id in the log.
         site: The line that built it.
-        is_iterable: The dataset ends an epoch, not the sampler.
-        batches: Kept, in order; `is_ready` once they are enough.
-        length, whole_epoch, pass_batches: Batches of an epoch: by the sampler, of the first one
-            where all of it was real, and by the trial's options.
+        is_iterable: An IterableDataset ends the epoch, not the sampler.
+        batches: Kept, in order; `is_ready` once there are enough.
+        length, whole_epoch, epoch_batches: Batches per epoch by the sampler, by the first real
+            epoch, and by the trial's options.
     """
 
-    def __init__(self, loader: int, site: str, is_iterable: bool, pass_batches: int | None) -> None:
+    def __init__(
+        self, loader: int, site: str, is_iterable: bool, epoch_batches: int | None
+    ) -> None:
         self.loader, self.site = loader, site
-        self.is_iterable, self.pass_batches = is_iterable, pass_batches
+        self.is_iterable, self.epoch_batches = is_iterable, epoch_batches
         self.batches: list[KeptBatch] = []
         self.is_ready = False
         self.length: int | None = None
@@ -274,7 +276,7 @@ class _Source:
         self._turn = itertools.count()
 
     def has_enough(self) -> bool:
-        """More bytes than caches hold and a spread of shapes, but no more than memory allows."""
+        """Whether batches exceed the CPU caches with varied shapes, or reach the memory limit."""
         count = len(self.batches)
         size = sum(batch.size_bytes for batch in self.batches)
         if count >= MOST_KEPT or size + size // count > self._most_bytes:
@@ -287,12 +289,12 @@ class _Source:
 
 @dataclass(slots=True)
 class _Epoch:
-    """An iterator's present epoch.
+    """The current epoch of an iterator.
 
     Attributes:
         is_for_training: Gradients were on when it began, and its batches can be kept.
-        is_free: It gives copies.
-        is_inside: A `_next_data` of its class runs another class's.
+        is_free: It yields copies.
+        is_inside: A `_next_data` of its class calls another class's.
         expected: Batches drawn from the sampler and not delivered yet; None without workers.
     """
 
@@ -308,13 +310,13 @@ class _Epoch:
 
 
 def _tasks(iterator: Any) -> int | None:
-    """Returns how many batches were ordered and not delivered; None where none are ordered."""
+    """Returns the number of batches requested and not delivered; None without workers."""
     tasks = getattr(iterator, "_task_info", None)
     return None if tasks is None else len(tasks)
 
 
 def _draw(iterator: Any) -> bool:
-    """Draws from the sampler, as before a batch is ordered; False where it has no more."""
+    """Draws the indices of a batch from the sampler; False at its end."""
     try:
         iterator._next_index()
     except StopIteration:
@@ -323,7 +325,7 @@ def _draw(iterator: Any) -> bool:
 
 
 class KeptBatch:
-    """A batch as its loader delivered it, of which fresh copies can be had."""
+    """A batch as its loader delivered it, to copy from."""
 
     __slots__ = ("_clones", "_torch", "batch", "size_bytes")
 
@@ -331,7 +333,7 @@ class KeptBatch:
         self._torch = torch
         memo: dict[int, Any] = {}
         self.batch = copy.deepcopy(batch, memo)
-        # Of what was copied, deepcopy keeps the originals there.
+        # deepcopy keeps the originals there.
         originals = memo.get(id(memo), [])
         self.size_bytes = sum(_size_bytes(thing, torch) for thing in originals)
         self._clones = self._find_clones(originals, memo)
@@ -339,15 +341,15 @@ class KeptBatch:
             self._move_off_the_heap(tensor)
 
     def copy(self) -> Any:
-        """Returns a batch that shares nothing with this one or an earlier copy."""
+        """Returns a copy that shares nothing with this batch or an earlier copy."""
         memo: dict[int, Any] = {}
         for tensor, is_pinned in self._clones:
-            # At a fifth of what a tensor's own deepcopy takes.
+            # Five times faster than a tensor's deepcopy.
             memo[id(tensor)] = self._pinned(tensor) if is_pinned else tensor.clone()
         return copy.deepcopy(self.batch, memo)
 
     def _find_clones(self, originals: list[Any], memo: dict[int, Any]) -> list[tuple[Any, bool]]:
-        """Returns the kept tensors that are no views or leaves, and whether they were pinned."""
+        """Returns the kept tensors other than views and leaves, and whether they were pinned."""
         pairs = [(t, memo[id(t)]) for t in originals if type(t) is self._torch.Tensor]
         storages = [_storage(kept) for _, kept in pairs]
         return [
@@ -361,15 +363,15 @@ class KeptBatch:
         ]
 
     def _move_off_the_heap(self, tensor: Any) -> None:
-        """Puts a tensor's values where no allocation of the script lies.
+        """Moves a tensor's values away from the script's allocations.
 
-        On malloc's heap steps of the same work were measured to take twice the time.
+        On malloc's heap the same steps took twice the time.
         """
         count = tensor.numel()
         size = count * tensor.element_size()
         if not tensor.is_cpu or size < _LEAST_MOVED_BYTES:
             return
-        with contextlib.suppress(Exception):  # a dtype that is no plain number, or no room
+        with contextlib.suppress(Exception):  # an unusual dtype, or out of memory
             mapped = self._torch.frombuffer(mmap.mmap(-1, size), dtype=tensor.dtype, count=count)
             tensor.data = mapped.view(tensor.shape).copy_(tensor)
 
@@ -378,7 +380,7 @@ class KeptBatch:
 
 
 def _storage(tensor: Any) -> tuple[int, int] | None:
-    """Returns a tensor's address and bytes; None where it has no storage, as a sparse one."""
+    """Returns a tensor's address and bytes; None without storage, as if sparse."""
     with contextlib.suppress(Exception):
         storage = tensor.untyped_storage()
         return storage.data_ptr(), storage.nbytes()
@@ -399,7 +401,7 @@ def _size_bytes(thing: Any, torch: ModuleType) -> int:
 
 
 def last_cache_bytes(directory: str = CACHES) -> int:
-    """Returns the size of the last level of this machine's caches."""
+    """Returns the size of the last-level CPU cache."""
     sizes = {0: DEFAULT_CACHE_BYTES}
     with contextlib.suppress(OSError, ValueError):
         for name in sorted(os.listdir(directory)):
@@ -413,7 +415,7 @@ def last_cache_bytes(directory: str = CACHES) -> int:
 
 
 def available_bytes(path: str = MEMORY, cgroup: str = CGROUP) -> int:
-    """Returns how much memory new work can have without swapping, on this machine or container."""
+    """Returns the memory available without swapping, on this machine or in this container."""
     match = re.search(r"^MemAvailable:\s+(\d+) kB", _text(path), re.MULTILINE)
     limits = [DEFAULT_AVAILABLE_BYTES if match is None else int(match[1]) << 10]
     for limit, used in _OF_CGROUP:

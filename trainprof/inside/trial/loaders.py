@@ -1,7 +1,7 @@
-"""The loaders of a trial: with other arguments, with copies that do not wait, and alone.
+"""Changes the loaders of a trial: other arguments, non-blocking copies, or the loader alone.
 
-Lightning replaces `DataLoader.__init__`: so the attributes are set on the complete object, and
-torch's checks of them together are made here.
+Lightning replaces `DataLoader.__init__`, so attributes are set on the complete object, and torch's
+checks of their combinations are repeated here.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from trainprof.inside.spans.loader import LoaderProbe
 from trainprof.inside.trial.notes import TrialNotes, TrialSites
 
 WORKERS: Final = "num_workers"
-# Arguments that mean nothing without workers.
+# Meaningless without workers.
 _OF_WORKERS: Final = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
-# torch's own, with workers.
-_DEFAULT_PREFETCH: Final = 2
+_DEFAULT_PREFETCH: Final = 2  # torch's, with workers
 
 
 class LoaderOverridesProbe:
-    """Sets arguments of loaders as their first iterator is created.
+    """Sets arguments of loaders when their first iterator is created.
 
-    `asked` has arguments by name; a mapping has the value of each site.
+    `asked`: arguments by name, with one value or a mapping from site to value.
     """
 
     name = "trial_loaders"
@@ -88,7 +87,7 @@ class LoaderOverridesProbe:
         values, refused = together(asked, loader)
         if values.get("pin_memory") and not _has_accelerator(self._torch):
             del values["pin_memory"]
-            refused["pin_memory"] = "there is no accelerator to pin memory for"
+            refused["pin_memory"] = "no accelerator to pin memory for"
         why_not = _why_not_now(loader)
         if why_not is None:
             why_not = _set_all(loader, values)
@@ -104,9 +103,9 @@ class LoaderOverridesProbe:
                 self._notes.apply(name, self._asked[name])
 
     def _keep_drawing(self, loader: Any) -> None:
-        """Has the iterator of one whose workers a trial made persistent draw a seed at each reset.
+        """Makes an iterator draw a seed at each reset if the trial made its workers persistent.
 
-        torch draws none for such workers in later epochs, and shuffling would differ.
+        torch draws none for persistent workers in later epochs, and shuffling would differ.
         """
         iterator = vars(loader).get("_iterator")
         if iterator is None:
@@ -131,7 +130,7 @@ def arguments_at(site: str, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def together(asked: Mapping[str, Any], loader: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the attributes to set on a loader, in that order, and what cannot be set and why."""
+    """Returns the attributes to set on a loader, in order, and reasons why others cannot be set."""
     values: dict[str, Any] = {}
     refused: dict[str, str] = {}
     workers = loader.num_workers
@@ -140,10 +139,10 @@ def together(asked: Mapping[str, Any], loader: Any) -> tuple[dict[str, Any], dic
     if "pin_memory" in asked:
         values["pin_memory"] = bool(asked["pin_memory"])
     if not workers:
-        refused |= {name: "there are no workers" for name in _OF_WORKERS if asked.get(name)}
+        refused |= {name: "the loader has no workers" for name in _OF_WORKERS if asked.get(name)}
         if WORKERS in values:
             values |= dict.fromkeys(_OF_WORKERS) | {"persistent_workers": False}
-            values["timeout"] = 0  # an iterator without workers accepts no other
+            values["timeout"] = 0  # required without workers
         return values, refused
     prefetch = asked.get("prefetch_factor")
     values["prefetch_factor"] = prefetch or loader.prefetch_factor or _DEFAULT_PREFETCH
@@ -156,15 +155,15 @@ def together(asked: Mapping[str, Any], loader: Any) -> tuple[dict[str, Any], dic
 def _why_not_now(loader: Any) -> str | None:
     held = vars(loader)
     if held.get("_iterator") is not None and held.get("persistent_workers"):
-        return "its workers live on, and had been started"
+        return "its persistent workers were already started"
     if held.get("next_iter_state") is not None:  # torchdata's StatefulDataLoader
-        return "it goes on from a saved state, which is that of its own workers"
+        return "it resumes from a saved state of its own workers"
     return None
 
 
 def _set_all(loader: Any, values: Mapping[str, Any]) -> str | None:
-    """Sets all attributes, or none and returns why."""
-    set_ = object.__setattr__  # the class's own refuses
+    """Sets all attributes, or none and returns the reason."""
+    set_ = object.__setattr__  # DataLoader's refuses
     before = {name: getattr(loader, name) for name in values}
     try:
         for name, value in values.items():
@@ -177,7 +176,7 @@ def _set_all(loader: Any, values: Mapping[str, Any]) -> str | None:
 
 
 def _has_accelerator(torch: ModuleType) -> bool:
-    """Whether there is one, asked as torch's iterators ask before they pin."""
+    """Whether there is an accelerator, by the check of torch's iterators."""
     accelerator: Any = getattr(torch, "accelerator", None)
     if hasattr(accelerator, "is_available"):
         return bool(accelerator.is_available())
@@ -206,12 +205,12 @@ class NonBlockingProbe:
         plain = self.plain_types
 
         def does_wait(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-            """Whether a call copies from pinned memory to a device, and waits for that."""
+            """Whether a call copies from pinned memory to a device, and blocks."""
             if patcher.is_silent or self._modes.depth() or not args[0].is_cpu:
                 return False
             if not (always_leads_across or self._leads_to_device(args, kwargs)):
                 return False
-            # The script's own dispatch mode would see us ask.
+            # A dispatch mode of the script would see the call.
             return not self._modes.dispatch_depth() and bool(args[0].is_pinned())
 
         def make(original: Wrapped) -> Wrapped:
@@ -245,7 +244,7 @@ class NonBlockingProbe:
 def without_waiting(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns the arguments with `non_blocking` on: the first bool among those without a name."""
+    """Returns the arguments with `non_blocking=True`: the first positional bool."""
     place = next((n for n, value in enumerate(args) if type(value) is bool), None)
     if place is None:
         return args, {**kwargs, "non_blocking": True}
@@ -253,10 +252,10 @@ def without_waiting(
 
 
 class LoaderAloneProbe:
-    """Draws batches back to back without training, and ends the run: how fast a loader can go.
+    """Iterates a loader without training, to measure its throughput, and ends the run.
 
-    A `next` with gradients off is left alone: that is evaluation. `batches` is how many to draw,
-    over several epochs if needed; None for one epoch.
+    Ignores a `next` with gradients off, which is evaluation. `batches`: number to draw, over
+    several epochs if needed; None for one epoch.
     """
 
     name = "trial_alone"
@@ -266,7 +265,7 @@ class LoaderAloneProbe:
     ) -> None:
         self._loader, self._sites, self._notes = loader, sites, notes
         self._batches = batches
-        # By the id of an iterator; kept, for a script may let go of one that it iterates.
+        # By the id of an iterator; keeps loaders alive that the script releases.
         self._loaders: dict[int, Any] = {}
         self._is_waiting = True
 
@@ -306,7 +305,7 @@ class LoaderAloneProbe:
         if threading.current_thread() is threading.main_thread():
             return True
         self._notes.refuse("data", "the loader is not iterated on the main thread")
-        # What would follow is the baseline, which other trials measure.
+        # The rest would repeat the baseline.
         self._session.limit.end_trial_soon()
         return False
 
@@ -327,5 +326,5 @@ class LoaderAloneProbe:
 
     def _next_epoch(self, loader: Any) -> Any:
         fresh = iter(loader)
-        # What a class makes of its batches (a generator) is not the loader's own work.
+        # A subclass may return a generator, whose work is not the loader's.
         return fresh if isinstance(fresh, self._base) else self._iterate(loader)

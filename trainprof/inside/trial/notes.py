@@ -1,4 +1,4 @@
-"""What the probes of a trial share: the loaders that it is for, and the note of what it changed."""
+"""Shared by the probes of a trial: its loaders, and the notes on what it changed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from trainprof.record.schema import Topic
 
 
 class TrialNotes:
-    """Notes what a trial has changed, and what it could not and why, at each change.
+    """Notes each change that a trial applied, or why it could not.
 
-    `asked` has what it changes, with the reason to note if that never happens; what is in `at_end`
-    is called before that.
+    `asked`: the changes, with the reason to note if one never happens. Functions in `at_end` are
+    called before that.
     """
 
     name = "trial"
@@ -40,7 +40,7 @@ class TrialNotes:
             self._write()
 
     def refuse(self, name: str, why: str) -> None:
-        """Notes why something was not changed somewhere; the first reason counts."""
+        """Notes why a change was not applied somewhere; the first reason counts."""
         if name not in self._refused:
             self._refused[name] = why
             self._write()
@@ -66,7 +66,7 @@ class TrialNotes:
 
 
 class TrialSites:
-    """Knows loaders by the lines that built them; a framework's copy has the line of its model."""
+    """Identifies loaders by the lines that built them; a framework's copy has the original's."""
 
     def __init__(self, loader: LoaderProbe, sites: Iterable[str]) -> None:
         self._loader = loader

@@ -1,4 +1,4 @@
-"""The probes of a trial of `tune`: what they change is all that differs from a plain run."""
+"""The probes of a trial of `tune`: everything that differs from a plain run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def probes_of_trial(
     before: list[Probe] = [notes, SettingsProbe(settings, notes)]
     after: list[Probe] = [LossesProbe()]
     if data == "free":
-        before.append(FreeDataProbe(loader, sites, notes, trial.get("pass_batches")))
+        before.append(FreeDataProbe(loader, sites, notes, trial.get("epoch_batches")))
     if overrides:
         after.append(LoaderOverridesProbe(sites, overrides, notes))
     if overrides.get("pin_memory"):
@@ -62,24 +62,24 @@ def probes_of_trial(
 def _reasons_if_unused(
     overrides: Mapping[str, Any], settings: Mapping[str, Any], data: str
 ) -> dict[str, str]:
-    """Returns by name of what the trial changes why the script may never have come to it."""
-    no_loader = "no loader that was built at these lines was iterated"
+    """Returns by change the reason to note if the script never reaches it."""
+    no_loader = "no loader built at these lines was iterated"
     asked = dict.fromkeys(overrides, no_loader)
     if data == "free":
-        asked["data"] = "no pass over a loader of these lines was long enough"
+        asked["data"] = "no epoch of a loader built at these lines was long enough"
     elif data == "alone":
         asked["data"] = no_loader
     built = [name for name in settings if name in OPTIMIZER_SETTINGS]
     asked |= dict.fromkeys(built, "no optimizer was built")
     reasons = {
-        AUTOCAST: "no autocast context was built that was off",
-        CHANNELS_LAST: "no optimizer was built with weights of four dimensions",
+        AUTOCAST: "no disabled autocast context was built",
+        CHANNELS_LAST: "no optimizer has 4-D weights",
     }
     return asked | {name: why for name, why in reasons.items() if name in settings}
 
 
 class LossesProbe:
-    """Keeps the losses of the first backward passes: trials that train alike have the same."""
+    """Records the losses of the first backward passes, to compare trials."""
 
     name = "trial_losses"
 
@@ -90,7 +90,7 @@ class LossesProbe:
         self._session = session
         self._plain = torch.Tensor
         self._mode_depth = FunctionModes(torch).depth
-        # Not as the script sees it: our own reading is no sync point of its.
+        # Bypasses the sync probe: our own read is not a sync point of the script.
         self._value = torch._C.TensorBase.item
         keep, kept = patcher.guarded(self._keep), self._kept
 
@@ -104,7 +104,7 @@ class LossesProbe:
         session.on_end.subscribe(patcher.guarded(self._note))
 
     def _keep(self, roots: Any) -> None:
-        """Keeps what backward begins at, if that is one number; inner backwards begin at others."""
+        """Keeps the root of a backward pass if it is a scalar."""
         loss = roots[0]
         if type(loss) is not self._plain or self._mode_depth():
             return

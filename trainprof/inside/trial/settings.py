@@ -1,4 +1,4 @@
-"""Sets torch's own settings for a trial: threads, precision, formats, fused optimizers."""
+"""Applies torch settings for a trial: threads, precision, formats, fused optimizers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ AUTOCAST: Final = "autocast"
 CHANNELS_LAST: Final = "channels_last"
 FUSED: Final = "fused"
 OPTIMIZER_SETTINGS: Final = (FUSED, "foreach")
-_OF_PICTURES: Final = 4  # dimensions of a weight
-# With these torch refuses the two, or computes something else.
+_CONVOLUTION_DIMENSIONS: Final = 4
+# With these torch refuses fused and foreach, or computes something else.
 _NOT_WITH: Final = ("capturable", "differentiable")
 
 
 class SettingsProbe:
-    """Sets them as torch is imported.
+    """Applies settings when torch is imported.
 
-    The number of threads stays, whatever the script sets; otherwise the script's own choice stands.
+    The number of threads overrides the script's; for other settings the script's choice wins.
     """
 
     name = "trial_settings"
@@ -67,7 +67,7 @@ class SettingsProbe:
     def _set(
         self, name: str, wanted: Any, get: Callable[[], Any], put: Callable[[Any], Any]
     ) -> None:
-        """Sets what the script may set otherwise later on: then that stands."""
+        """Applies a setting that the script may override later."""
         try:
             put(wanted)
         except (RuntimeError, TypeError, ValueError) as error:
@@ -77,19 +77,19 @@ class SettingsProbe:
 
         def check() -> None:
             if (now := get()) != wanted:
-                self._notes.take_back(name, f"the script sets it to {now!r} itself")
+                self._notes.take_back(name, f"the script sets it to {now!r}")
 
         self._notes.at_end.append(check)
 
 
 class OptimizerSettingsProbe:
-    """Has optimizers update all parameters in few kernels: `asked` is of OPTIMIZER_SETTINGS."""
+    """Makes optimizers fused or foreach; `asked` is one of OPTIMIZER_SETTINGS."""
 
     name = "trial_optimizer"
 
     def __init__(self, asked: str, notes: TrialNotes) -> None:
         self._asked, self._notes = asked, notes
-        # Optimizers that we changed, by id.
+        # Changed optimizers, by id.
         self._changed: dict[int, None] = {}
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
@@ -101,7 +101,7 @@ class OptimizerSettingsProbe:
             patcher.around(make, (module.Optimizer, name))
 
     def _built(self, optimizer: Any) -> None:
-        """Changes an optimizer that has its parameters by now; its constructor goes on after us."""
+        """Changes an optimizer after the base constructor, which has set its parameters."""
         why_not = self._why_not(optimizer)
         if why_not is not None:
             self._notes.refuse(self._asked, f"{type(optimizer).__name__}: {why_not}")
@@ -118,18 +118,18 @@ class OptimizerSettingsProbe:
             for cls in type(optimizer).__mro__
         )
         if not is_torchs or self._asked not in defaults:
-            return f"it does not know {self._asked}"
+            return f"it has no option {self._asked}"
         for settings in (defaults, *optimizer.param_groups):
             for name in OPTIMIZER_SETTINGS:
                 if settings.get(name) is not None:
-                    return f"the script chose {name}={settings[name]} itself"
+                    return f"the script sets {name}={settings[name]}"
             for name in _NOT_WITH:
                 if settings.get(name):
-                    return f"the script chose {name}"
+                    return f"the script sets {name}"
         return None
 
     def _loaded(self, optimizer: Any) -> None:
-        """Sets it again: a state brings its own groups."""
+        """Applies the setting again: load_state_dict replaces the groups."""
         if id(optimizer) in self._changed:
             self._set(optimizer)
 
@@ -137,12 +137,12 @@ class OptimizerSettingsProbe:
         for settings in (optimizer.defaults, *optimizer.param_groups):
             settings[self._asked] = True
         if self._asked == FUSED:
-            # As torch's constructors do: GradScaler then leaves the unscaling to the kernel.
+            # As torch's constructors do: GradScaler leaves unscaling to the fused kernel.
             optimizer._step_supports_amp_scaling = True
 
 
 class AutocastProbe:
-    """Turns on the script's own autocast contexts; with float16 its gradient scalers, too."""
+    """Enables the autocast contexts in the script, with float16 its gradient scalers too."""
 
     name = "trial_autocast"
 
@@ -154,7 +154,7 @@ class AutocastProbe:
         apply = self._notes.apply
 
         def change(arguments: dict[str, Any]) -> None:
-            # An inner one that is off keeps its part in float32.
+            # A disabled inner context keeps its part in float32.
             kind = arguments.get("device_type")
             if kind != "cpu" and not is_on(kind):
                 arguments |= {"dtype": dtype, "enabled": True}
@@ -168,9 +168,9 @@ class AutocastProbe:
 
 
 class ChannelsLastProbe:
-    """Gives weights of four dimensions the memory format channels_last, as optimizers get them.
+    """Converts 4-D weights to channels_last when an optimizer is built with them.
 
-    A convolution takes its weight's format for its input and output, too.
+    A convolution uses its weight's format for its input and output too.
     """
 
     name = "trial_channels_last"
@@ -185,18 +185,20 @@ class ChannelsLastProbe:
 
     def _built(self, optimizer: Any) -> None:
         weights = [x for group in optimizer.param_groups for x in group["params"]]
-        weights = [x for x in weights if type(x) is self._plain and x.dim() == _OF_PICTURES]
+        weights = [
+            x for x in weights if type(x) is self._plain and x.dim() == _CONVOLUTION_DIMENSIONS
+        ]
         others = [x for x in weights if not x.is_contiguous(memory_format=self._format)]
         for weight in others:
             weight.data = weight.data.contiguous(memory_format=self._format)
         if others:
             self._notes.apply(CHANNELS_LAST, True)
         elif weights:
-            self._notes.refuse(CHANNELS_LAST, "the script's weights have that format already")
+            self._notes.refuse(CHANNELS_LAST, "the weights already have that format")
 
 
 def _with_arguments(change: Callable[[dict[str, Any]], None]) -> Callable[[Wrapped], Wrapped]:
-    """Returns what wraps a method so that `change` gets its arguments by name, to change them."""
+    """Returns a wrapper that lets `change` modify a method's arguments by name."""
 
     def make(original: Wrapped) -> Wrapped:
         names = [*inspect.signature(original).parameters]
@@ -216,7 +218,7 @@ def _with_arguments(change: Callable[[dict[str, Any]], None]) -> Callable[[Wrapp
 
 
 def _called_after(callback: Callable[[Any], None]) -> Callable[[Wrapped], Wrapped]:
-    """Returns what wraps a function so that `callback` gets its first argument once it is over."""
+    """Returns a wrapper that calls `callback` with a function's first argument afterwards."""
 
     def make(original: Wrapped) -> Wrapped:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -235,6 +237,6 @@ def _called_after(callback: Callable[[Any], None]) -> Callable[[Wrapped], Wrappe
 
 
 def _is_daemon() -> bool:
-    """Whether this process helps another, as a loader's worker (not a rank): it keeps its own."""
+    """Whether this is a daemon process such as a loader worker, which keeps its own threads."""
     multiprocessing = sys.modules.get("multiprocessing.process")
     return multiprocessing is not None and bool(multiprocessing.current_process().daemon)

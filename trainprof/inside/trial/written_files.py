@@ -1,7 +1,7 @@
-"""Which files a trial without a sandbox opens for writing, removes or renames, by an audit hook.
+"""Records files that a trial without a sandbox writes, removes or renames, by an audit hook.
 
-What child processes that are no Python and native code do stays unseen. An audit hook cannot be
-removed: it is there in the first trial alone, whose steps are not compared.
+Native code and child processes other than Python are not seen. An audit hook cannot be removed, so
+only the first trial has one, whose steps are not compared.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# Events of Python's that change files, and which of their arguments are paths.
+# Audit events that change files, and the positions of their path arguments.
 _FIRST: Final = ("os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree")
 _CHANGES: Final = {
     **dict.fromkeys((*_FIRST, "sqlite3.connect"), (0,)),
@@ -24,9 +24,9 @@ _OF_KERNEL: Final = ("/dev/", "/proc/", "/sys/")
 
 
 class WrittenFiles:
-    """Passes each path once to `record`, up to 200, with whether something was there before.
+    """Passes each path once to `record`, at most 200, with whether it existed before.
 
-    In `places` (the trial's scratch directory and the run directory) writes do not count.
+    Ignores `places`: the trial's scratch directory and the run directory.
     """
 
     def __init__(self, record: Callable[[str, bool], None], places: Collection[str]) -> None:
@@ -51,14 +51,14 @@ class WrittenFiles:
                 for k in _CHANGES[event]:
                     self._take(arguments[k])
         except Exception:
-            return  # ours, never the script's
+            return  # our failure must not reach the script
         finally:
             self._is_recording = False
 
     def _take(self, path: object) -> None:
         if not isinstance(path, (str, bytes, os.PathLike)) or len(self._seen) >= _MOST:
             return
-        if path == ":memory:":  # SQLite's
+        if path == ":memory:":  # of SQLite
             return
         real = os.path.realpath(os.fsdecode(path))
         if real not in self._seen and not real.startswith((*_OF_KERNEL, *self._places)):

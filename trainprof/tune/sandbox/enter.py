@@ -1,8 +1,8 @@
 """Enters the sandbox of a trial and executes a command in it: `python -I -S enter.py SPEC COMMAND`.
 
-A program of its own, which imports the standard library alone. It makes a mount namespace, as root
-directly and else inside a user namespace with the user's ids, mounts an overlay over each directory
-that can be written, and remounts what is left read-only. Linux only.
+A separate program that imports only the standard library. It creates a mount namespace (without
+root, inside a user namespace that keeps the user's ids), mounts an overlay on each writable
+directory, and remounts the rest read-only. Linux only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-# As of sched.h, mount.h, prctl.h and capability.h.
+# From sched.h, mount.h, prctl.h and capability.h.
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
@@ -27,20 +27,20 @@ MS_NOATIME, MS_NODIRATIME, MS_RELATIME = 1 << 10, 1 << 11, 1 << 21
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP = 1, 24
 CAPABILITY_VERSION_3 = 0x20080522
 CAP_SYS_ADMIN, LAST_CAPABILITY = 21, 40
-# What lets root train as before. With any other it could leave the sandbox, or write to a device.
+# Enough for root to train. Any other could leave the sandbox, or write to a device.
 KEPT_CAPABILITIES = frozenset(
     (
         *(0, 1, 3, 4, 5, 6, 7, 8),  # ownership of files, kill, setuid, setgid, setpcap
         *(10, 12, 13, 14, 15, 23, 24),  # network, memory locks, nice, limits
     )
 )
-# Files of the kernel's and of services: they stay as they are.
+# Files of the kernel and of services, left alone.
 KERNEL_PLACES = ("/dev", "/proc", "/sys", "/run")
-# Large, and hardly a place to write for anybody but root: searched last.
+# Large, and rarely writable without root: searched last.
 SYSTEM_PLACES = ("/usr", "/etc", "/boot", "/lib", "/lib64", "/opt", "/snap", "/nix", "/var/lib")
-# Of the mounts made here, as mountinfo names it.
+# Source of our mounts in mountinfo.
 SOURCE = "trainprof"
-# As GNU `env` and `timeout` end; 125: the sandbox could not be made.
+# As of GNU `env` and `timeout`; 125: the sandbox could not be made.
 STATUS_NO_SANDBOX, STATUS_NOT_EXECUTABLE, STATUS_NOT_FOUND = 125, 126, 127
 # An overlay takes 0.1 ms.
 MOST_OVERLAYS = 300
@@ -74,7 +74,7 @@ class Mount:
 
 
 def mounts_now(path: str = "/proc/self/mountinfo") -> dict[str, Mount]:
-    """Returns the mounts by their paths, in order; of several at one path the topmost."""
+    """Returns the mounts by path, in order; the topmost of several at one path."""
     mounts: dict[str, Mount] = {}
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
@@ -85,7 +85,7 @@ def mounts_now(path: str = "/proc/self/mountinfo") -> dict[str, Mount]:
 
 
 def is_inside(path: str, place: str) -> bool:
-    """Whether a path is a place, or lies in it."""
+    """Whether a path is `place` or inside it."""
     return path == place or path.startswith(place.rstrip("/") + "/")
 
 
@@ -94,7 +94,7 @@ def is_of_kernel(path: str) -> bool:
 
 
 def may_mount() -> bool:
-    """Whether this process may mount without a user namespace, so that all ids stay known."""
+    """Whether this process may mount without a user namespace, in which other ids are unmapped."""
     with open("/proc/self/status", encoding="utf-8", errors="replace") as file:
         sets = [line for line in file if line.startswith("CapEff:")]
     return bool(sets) and bool(int(sets[0].split()[1], 16) >> CAP_SYS_ADMIN & 1)
@@ -107,18 +107,17 @@ def directories_to_overlay(
     knows_all_ids: bool,
     search_s: float = 1.0,
 ) -> list[str]:
-    """Returns the directories to mount overlays on, so that all that can be written is covered.
+    """Returns the directories to mount overlays on, which cover all writable ones, parents first.
 
-    A directory with mounts inside is split: the kernel refuses an overlay of `/`, and in a user
-    namespace of whatever has a mount below. There a copy of a file or directory that belongs to
-    somebody else is refused too, so that each directory that can be written below such a one needs
-    an overlay of its own. Those above come before those below.
+    A directory with mounts inside is split: the kernel refuses an overlay on `/`, and in a user
+    namespace on any directory with a mount below. It also refuses to copy up files of other users
+    there, so each writable directory below such a one needs its own overlay.
 
     Args:
         mounts: From `mounts_now`.
-        named: Absolute paths that a trial uses for certain: what leads there is looked at first.
-        knows_all_ids: Whether copies may belong to anybody, as where `may_mount`.
-        search_s: Time to look for directories of others that can be written.
+        named: Absolute paths that a trial certainly uses, searched first.
+        knows_all_ids: Whether copies may have any owner, as with `may_mount`.
+        search_s: Time to search for writable directories of other users.
     """
     split = {above for path in mounts for above in _above(path)} | {"/"}
     leading = {above for path in named for above in (*_above(path), path)}
@@ -164,12 +163,12 @@ def directories_to_overlay(
 
 
 def enter(spec: Mapping[str, Any]) -> None:
-    """Makes the sandbox around this process; `spec`: as `sandbox.Sandbox.words` has it."""
+    """Moves this process into the sandbox; `spec` is from `sandbox.Sandbox.words`."""
     system = _System()
     system.unshare()
     system.mount(None, "/", None, MS_REC | MS_PRIVATE)
     mounts = mounts_now()
-    # Later a path leads into an overlay: what is needed of outside is opened first.
+    # Paths later lead into overlays, so everything needed from outside is opened first.
     scratch: str = spec["scratch"]
     records = {path: _opened(path) for path in spec["records"]}
     sockets = {path: _opened(path) for path in _listening()}
@@ -193,13 +192,13 @@ def enter(spec: Mapping[str, Any]) -> None:
         lower = _opened(f"/proc/self/fd/{empty}/upper") if cache is None else cache
         upper = _upper(shared, f"cache{number}", lower)
         _overlay(system, path, lower, upper, _flags_at(path, mounts))
-    # From descriptors: by its name each is the overlay's copy by now.
+    # By descriptor: the path is the overlay's copy by now.
     for path, descriptor in records.items():
         system.mount(f"/proc/self/fd/{descriptor}", path, None, MS_BIND)
     for path, descriptor in sockets.items():
-        with contextlib.suppress(OSError):  # its service has ended meanwhile
+        with contextlib.suppress(OSError):  # its service has ended
             system.mount(f"/proc/self/fd/{descriptor}", path, None, MS_BIND)
-    # Seen from inside, it would hold every file a second time.
+    # Otherwise the sandbox would see every file a second time.
     system.mount(SOURCE, scratch, "tmpfs", MS_RDONLY, "size=4k,mode=500")
     _protect(system, (*records, *sockets))
     _close_directories()
@@ -207,7 +206,7 @@ def enter(spec: Mapping[str, Any]) -> None:
 
 
 def _overlay(system: _System, path: str, lower: int, upper: int, flags: int) -> None:
-    """Mounts an overlay on a directory; where its file system takes none, it becomes read-only."""
+    """Mounts an overlay on a directory, or makes it read-only if its file system refuses."""
     options = (
         f"lowerdir=/proc/self/fd/{lower},upperdir=/proc/self/fd/{upper}/upper,"
         f"workdir=/proc/self/fd/{upper}/work,userxattr"
@@ -220,22 +219,22 @@ def _overlay(system: _System, path: str, lower: int, upper: int, flags: int) -> 
 
 
 def _upper(uppers: int, name: str, lower: int) -> int:
-    """Makes what takes the writes to a directory, with its mode, and its owner where possible."""
+    """Makes the upper directory of an overlay, with the mode and maybe the owner of `lower`."""
     place = f"/proc/self/fd/{uppers}/{name}"
     for path in (place, f"{place}/upper", f"{place}/work"):
         try:
             os.mkdir(path, 0o700)
-        except FileExistsError:  # trials share it
+        except FileExistsError:  # shared by trials
             continue
     status = os.fstat(lower)
-    with contextlib.suppress(OSError):  # another user's: the trial has it as its own
+    with contextlib.suppress(OSError):  # another user's, owned by the trial instead
         os.chown(f"{place}/upper", status.st_uid, status.st_gid)
     os.chmod(f"{place}/upper", stat.S_IMODE(status.st_mode))
     return _opened(place)
 
 
 def _made(path: str) -> bool:
-    """Makes a directory inside of the overlays; returns whether it is there."""
+    """Makes a directory inside the overlays; returns whether it exists."""
     try:
         os.makedirs(path, 0o700, exist_ok=True)
     except OSError:
@@ -244,12 +243,12 @@ def _made(path: str) -> bool:
 
 
 def _flags_at(path: str, mounts: Mapping[str, Mount]) -> int:
-    """Returns the flags of the mount that holds a path."""
+    """Returns the flags of the mount of a path."""
     return mounts[max((place for place in mounts if is_inside(path, place)), key=len)].flags
 
 
 def _protect(system: _System, kept: Collection[str]) -> None:
-    """Remounts read-only what is neither an overlay, nor bound from outside, nor the kernel's."""
+    """Remounts read-only all mounts but overlays, binds from outside and the kernel's."""
     for path, mount in mounts_now().items():
         is_ours = mount.source == SOURCE or path in kept
         if is_ours or mount.is_read_only or is_of_kernel(path) or mount.kind == "autofs":
@@ -257,12 +256,12 @@ def _protect(system: _System, kept: Collection[str]) -> None:
         try:
             system.mount(None, path, None, MS_REMOUNT | MS_BIND | MS_RDONLY | mount.flags)
         except OSError:
-            if os.path.ismount(path):  # else another mount hides it
+            if os.path.ismount(path):  # not hidden by another mount
                 raise
 
 
 def _listening() -> list[str]:
-    """Returns the paths of UNIX sockets at which a service listens: an overlay's copy is deaf."""
+    """Returns the paths of listening UNIX sockets: an overlay's copy does not connect."""
     paths = []
     with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
@@ -289,23 +288,23 @@ def _opened_directory(path: str) -> int | None:
 
 
 def _close_directories() -> None:
-    """Closes directories: what is opened relative to one from before the overlays is outside."""
+    """Closes directories opened before the overlays: paths relative to them lead outside."""
     for name in os.listdir("/proc/self/fd"):
         try:
             if stat.S_ISDIR(os.fstat(int(name)).st_mode):
                 os.close(int(name))
         except OSError:
-            continue  # the one that listed them
+            continue  # the descriptor of the listing
 
 
 def _unescaped(text: str) -> str:
-    """Returns a field of mountinfo, in which spaces and the like are written as \\040."""
+    """Returns a field of mountinfo with escapes such as \\040 decoded."""
     first, *others = text.split("\\")
     return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in others)
 
 
 class _System:
-    """System calls that Python has no function for."""
+    """System calls without a Python function."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -316,7 +315,7 @@ class _System:
             raise OSError(number, os.strerror(number), about)
 
     def unshare(self) -> None:
-        """Makes the namespaces: of mounts alone where that is permitted."""
+        """Creates a mount namespace, if needed inside a user namespace."""
         if may_mount():
             self._checked("unshare", CLONE_NEWNS, about="mount namespace")
             return
@@ -334,13 +333,13 @@ class _System:
         self._checked("mount", *texts, ctypes.c_ulong(flags), data, about=f"mount on {target}")
 
     def end_with_parent(self, parent: int) -> None:
-        """Has the kernel send SIGTERM to the script once who started the trial is gone."""
+        """Makes the kernel send SIGTERM to the script when its parent ends."""
         self._libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-        if os.getppid() != parent:  # it went before that
+        if os.getppid() != parent:  # it has already ended
             os.kill(os.getpid(), signal.SIGTERM)
 
     def drop_capabilities(self) -> None:
-        """Takes away what could undo the mounts; a user's process loses all of it by the exec."""
+        """Drops capabilities that could undo the mounts; without root the exec drops all."""
         for number in range(LAST_CAPABILITY + 1):
             if number not in KEPT_CAPABILITIES:
                 self._libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)
@@ -353,7 +352,7 @@ class _System:
 
 
 def _environment() -> dict[bytes, bytes]:
-    """Returns what the exec handed down: Python may have added LC_CTYPE to its own."""
+    """Returns the environment at exec, to which Python may have added LC_CTYPE."""
     with open("/proc/self/environ", "rb") as file:
         pairs = [entry.partition(b"=") for entry in file.read().split(b"\0") if b"=" in entry]
     return {name: value for name, _, value in pairs}
@@ -373,7 +372,7 @@ def main(arguments: list[str]) -> None:
         why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         os.write(2, f"trainprof: no sandbox: {why}\n".encode("utf-8", "backslashreplace"))
         os._exit(STATUS_NO_SANDBOX)
-    # CPython ignores these, and what is ignored stays so across an exec.
+    # CPython ignores these signals, and an exec would keep that.
     for name in ("SIGPIPE", "SIGXFSZ", "SIGXFZ"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)

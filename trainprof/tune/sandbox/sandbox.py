@@ -1,4 +1,4 @@
-"""Whether trials can be kept from the user's files by the kernel, and how each of them is."""
+"""Checks whether the kernel can sandbox trials, and builds the command that enters the sandbox."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from trainprof.launch.manifest import host_now
 from trainprof.record.errors import TrainprofError
 from trainprof.tune.sandbox import enter
 
-# Beside the scratch directories of trials: the changes of caches, which they share.
+# Next to the scratch directories: changes of caches, shared by trials.
 CACHES: Final = "caches"
-# Alone: the script's Python may be another, and site-packages are not needed.
+# Our own Python, isolated: the script's may be another, and site-packages are not needed.
 _ENTER: Final = (sys.executable, "-I", "-S", enter.__file__)
 _TEST_TIMEOUT_S: Final = 30.0
 _SHARE_OF_MEMORY: Final = 0.5
 _APPARMOR: Final = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
-# What the self-test does inside; what shows afterwards outside is its result.
+# The self-test inside the sandbox; afterwards the files outside are checked.
 _TEST: Final = """
 import os, sys
 files, record, cwd = sys.argv[1:]
@@ -39,7 +39,7 @@ with open(f"{record}/record", "w") as file: file.write("by the trial")
 sys.exit(0 if os.access(cwd, os.W_OK) else 3)
 """
 _CANNOT_WRITE: Final = 3
-# Larger files are linked: what a script writes to them it writes to the user's.
+# Larger files are linked, so writes to them reach the originals.
 _LARGEST_COPY_BYTES: Final = 4 << 20
 _MOST_COPIED_BYTES: Final = 256 << 20
 
@@ -51,12 +51,12 @@ class NoSandbox(TrainprofError):
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """What all trials of a `tune` run have in common.
+    """The sandbox that all trials of a `tune` run use.
 
     Attributes:
-        overlays: Directories that an overlay covers each; the rest is read-only in a trial.
-        caches: Directories of caches, whose changes trials share.
-        memory_bytes: Writes are kept in memory, up to that; None: beside the record, on disk.
+        overlays: Directories under an overlay each; the rest is read-only.
+        caches: Cache directories whose changes trials share.
+        memory_bytes: Limit of writes kept in memory; None keeps them on disk, next to the record.
     """
 
     overlays: tuple[str, ...]
@@ -67,7 +67,7 @@ class Sandbox:
     def words(self, scratch: Path, record: Path) -> tuple[str, ...]:
         """Returns the command that runs another one in the sandbox of a trial.
 
-        `scratch`, with CACHES next to it, takes what it writes; `record` is written in earnest.
+        Writes go to `scratch`, with CACHES next to it; only `record` is really written.
         """
         return _words(
             overlays=self.overlays,
@@ -82,17 +82,17 @@ class Sandbox:
 
 
 def words_without_sandbox(cwd: Path) -> tuple[str, ...]:
-    """Returns the command that runs another one in a directory, to end with this process."""
+    """Returns the command that runs another one in a directory, and ends with this process."""
     return _words(overlays=None, cwd=str(cwd), parent=os.getpid())
 
 
 def make_sandbox(directory: Path, words: Sequence[str]) -> Sandbox:
-    """Finds out what trials can write to, and tests in `directory` that it stays as it is.
+    """Finds the writable directories, and tests in `directory` that a sandbox protects them.
 
-    Paths in `words`, the command that is tuned, are looked at first. Raises NoSandbox.
+    Paths in `words`, the command, are searched first. Raises NoSandbox.
     """
     if sys.platform != "linux":
-        raise _no_sandbox("it takes Linux")
+        raise _no_sandbox("it needs Linux")
     cwd = os.getcwd()
     named = [os.path.join(cwd, word.rpartition("=")[2]) for word in words if "\0" not in word]
     homes = [os.path.expanduser("~"), tempfile.gettempdir()]
@@ -102,7 +102,7 @@ def make_sandbox(directory: Path, words: Sequence[str]) -> Sandbox:
         knows_all_ids=enter.may_mount(),
     )
     on_disk = Sandbox(tuple(overlays), tuple(_caches()), None, cwd)
-    # A container's own file system is an overlay already, and takes no second one's writes.
+    # A container's file system is an overlay and cannot hold the writes of another.
     in_memory = Sandbox(on_disk.overlays, on_disk.caches, _memory_bytes(), cwd)
     reasons = []
     for sandbox in (on_disk, in_memory):
@@ -115,8 +115,8 @@ def make_sandbox(directory: Path, words: Sequence[str]) -> Sandbox:
 
 def _no_sandbox(reason: str) -> NoSandbox:
     return NoSandbox(
-        f"No sandbox for trials: {reason}. They would write to your files.",
-        hint="With --unsandboxed they run all the same, each in a scratch working directory",
+        f"no sandbox for trials, so they could modify your files: {reason}",
+        hint="--unsandboxed runs them in a scratch copy of the working directory",
     )
 
 
@@ -142,7 +142,7 @@ def _caches() -> list[str]:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # nobody knows its number
+    except (KeyError, OSError):  # the uid has no name
         return str(os.getuid())
 
 
@@ -153,7 +153,7 @@ def _memory_bytes() -> int:
 
 
 def _tested(sandbox: Sandbox, directory: Path) -> str | None:
-    """Runs a small program in a sandbox; returns why it may not be used, None if it may."""
+    """Runs a small program in a sandbox; returns why it cannot be used, None if it can."""
     try:
         place = Path(tempfile.mkdtemp(prefix=".trainprof-", dir=directory))
     except OSError as error:
@@ -177,11 +177,11 @@ def _tested(sandbox: Sandbox, directory: Path) -> str | None:
             return _refusal(ended.stderr.decode("utf-8", "replace"))
         kept = {path.name: path.read_text(encoding="ascii") for path in files.iterdir()}
         if kept != dict.fromkeys(("overwritten", "removed", "renamed"), "before"):
-            return "a test of it changed files outside"
+            return "its self-test modified files outside"
         if not (record / "record").exists():
-            return "a test of it could not be recorded"
+            return "its self-test could not write its record"
         if ended.returncode == _CANNOT_WRITE and os.access(sandbox.cwd, os.W_OK):
-            return "the working directory would be read-only in it"
+            return "the working directory would be read-only"
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     finally:
@@ -190,9 +190,9 @@ def _tested(sandbox: Sandbox, directory: Path) -> str | None:
 
 
 def _refusal(stderr: str) -> str:
-    """Returns why a sandbox could not be made, from what the helper or the test wrote."""
+    """Returns why a sandbox could not be made, from the stderr of the self-test."""
     lines = [line for line in stderr.splitlines() if line.strip()]
-    why = lines[-1].rpartition("no sandbox: ")[2] if lines else "its test failed"
+    why = lines[-1].rpartition("no sandbox: ")[2] if lines else "its self-test failed"
     if "namespace" not in why:
         return why
     try:
@@ -204,7 +204,7 @@ def _refusal(stderr: str) -> str:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes what trials wrote, whatever modes they and overlays gave it."""
+    """Removes a tree that trials wrote, whatever its modes."""
 
     with contextlib.suppress(OSError):
         for within, names, _ in os.walk(path):
@@ -216,7 +216,7 @@ def remove_tree(path: Path) -> None:
 
 
 def scratch_directory(scratch: Path, cwd: Path, *, but_for: Path) -> Path:
-    """Makes `scratch` a copy of `cwd` but for an entry: small files copied, the rest linked."""
+    """Makes `scratch` a copy of `cwd` without `but_for`: small files copied, the rest linked."""
     left = _MOST_COPIED_BYTES
     with os.scandir(cwd) as entries:
         for entry in entries:

@@ -213,7 +213,7 @@ def test_a_stream_is_as_long_as_its_first_whole_pass_else_as_it_is_told(
     length: int,
 ) -> None:
     monkeypatch.setattr(free_data, "MOST_KEPT", kept)
-    start_trial(recorder, data="free", sites=(HERE,), pass_batches=asked)
+    start_trial(recorder, data="free", sites=(HERE,), epoch_batches=asked)
     loader = made(Stream(), **way)
     assert [len(list(loader)) for _ in range(3)] == [length] * 3
 

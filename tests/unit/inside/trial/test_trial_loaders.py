@@ -154,7 +154,7 @@ def test_a_loader_with_living_workers_is_left_alone(recorder: Recorder) -> None:
     list(loader)
     assert (loader.num_workers, loader.prefetch_factor) == (1, 2)
     assert set(trial_note(recorder)["refused"]) == set(asked)
-    assert "had been started" in trial_note(recorder)["refused"]["num_workers"]
+    assert "already started" in trial_note(recorder)["refused"]["num_workers"]
 
 
 @pytest.mark.frameworks("torchdata")
