@@ -245,7 +245,8 @@ def _of_parts(summary: RunSummary, page: str) -> Iterator[str]:
     # A row that rounds to nothing is left out.
     if step is not None and not 99 <= sum(shown.values()) <= 100:
         yield f"parts of more or less than all of a step: {shown}"
-    if step is not None and not 0 <= _units(step[1]) - sum(_units(x) for _, x, _ in rows) <= 1:
+    left = _units(step[1]) - sum(_units(time) for _, time, _ in rows) if step is not None else 0
+    if step is not None and not 0 <= left <= max(1, _TOLERANCE * _units(step[1])):
         yield f"times do not add up to {step[1]} {step[2]}: {rows}"
     step_s, steps = summary.training.per_step_s, max(summary.training.steps, 1)
     if not step_s or summary.run.is_on_device or not summary.training.steps:
