@@ -450,6 +450,7 @@ def several_findings() -> RunSummary:
         advice="gc.freeze() once everything is set up",
         change={},
         predicted_speedup=[1.0, 1.05],
+        evidence={LIKELY: 1.04},
         cautions=[],
         also=[],
         of_steps=False,

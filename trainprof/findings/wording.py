@@ -60,11 +60,6 @@ def _others(line: HotLine) -> str:
     return f"line{'s' if len(numbers) > 1 else ''} {' and '.join(numbers)}"
 
 
-def its_share(line: HotLine) -> str:
-    """Returns what of its part a line takes, and what it calls."""
-    return "probably most of it" if line.is_likely else f"{share_of(line)} of it{around(line)}"
-
-
 def takes_of_it(line: HotLine) -> str:
     """Returns what of its part a line takes whose place is named already, with its function."""
     where = "this line" if is_nameless(line) else f"{line.function}()"

@@ -81,7 +81,8 @@ def render(
     for note in line_notes(profile, is_merged=not per_process):
         lines += page.paragraph(note)
     if closing:
-        lines += page.command("Saved", *closing)
+        again, command = closing
+        lines += page.commands("Saved:", [(command, again.rstrip(":"))])
     return page.written(lines)
 
 

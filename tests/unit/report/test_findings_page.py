@@ -130,7 +130,7 @@ def test_all_together_is_noted_where_it_gains_more_than_the_best_alone():
 
 def of_little(name: str, **changes: Any) -> Finding:
     """A finding that gets a line."""
-    little: dict[str, Any] = {"severity": "note", "predicted_speedup": [1.0, 1.05]}
+    little: dict[str, Any] = {"severity": "note", "evidence": {LIKELY: 1.04}}
     return summaries.finding(id=name, **little | changes)
 
 

@@ -99,8 +99,9 @@ def test_no_line_is_wider_than_the_page(name, width):
 def test_columns_add_up_to_the_totals_shown(name, width, verbose):
     summary = ALL[name]()
     step, parts = step_rows(page(summary, width, verbose=verbose))
-    assert sum(units(time) for _, time, _ in parts) == units(step)
-    assert sum(int(share) for *_, share in parts) == 100
+    # A row that rounds to nothing is left out.
+    assert 0 <= units(step) - sum(units(time) for _, time, _ in parts) <= 1
+    assert 0 <= 100 - sum(int(share) for *_, share in parts) <= 1
     assert len(parts) <= 7
     *rows, total = ledger_rows(page(summary, width, verbose=True))
     assert total["label"] == "total"

@@ -174,9 +174,8 @@ def may_lose(finding: Finding) -> bool:
 
 def is_small(finding: Finding) -> bool:
     """Whether its gain is worth no more than a line."""
-    speedup = finding.predicted_speedup
-    is_little = speedup is None or not speedup[-1:] or speedup[-1] < WORTH_LINES_FROM
-    return finding.severity == "note" and is_little
+    times = finding.evidence.get(LIKELY) or max(finding.predicted_speedup or [0.0], default=0.0)
+    return finding.severity == "note" and times < WORTH_LINES_FROM
 
 
 def leads(finding: Finding) -> bool:

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from trainprof.analysis.summary.device import Device, SyncPoint, Transfer
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.report.page.sections import by_site
 from trainprof.report.text.layout import Column, Page
 from trainprof.report.text.ledger import label_of, waits_are_merged
 from trainprof.report.text.units import (
@@ -47,7 +46,6 @@ _AT_LEAST: Final = "(busy at least)"
 _REST: Final = "other"
 _TOTAL: Final = "total"
 _DEVICE_CELLS: Final = 16
-_DEVICE_PHASES: Final = 3
 _DIRECTIONS: Final = {"h2d": "to the device", "d2h": "to the host", "d2d": "between devices"}
 # Smaller copies do not reach the rate of the link.
 _FULL_RATE_BYTES: Final = 256 << 10
@@ -56,7 +54,6 @@ _MANY_A_STEP: Final = 8
 _MOST: Final = 0.5
 # A sync in which the device idled for less than this share of the wait cost nothing.
 _FREE_SHARE: Final = 0.01
-_PLACES_SHOWN: Final = 3
 _FIELD: Final = "found_syncs"
 
 
@@ -168,22 +165,22 @@ def transfers_section(summary: RunSummary, page: Page) -> list[Text]:
     ranked = summary.transfers
     if is_merged:  # by host time one cannot rank them
         ranked = sorted(ranked, key=lambda transfer: -transfer.bytes)
-    by_line = [_transfer(transfer, summary, page, is_merged=is_merged) for transfer in ranked]
-    lines = by_site("Transfers", by_line, page)
+    by_line = [_transfer(transfer, summary, is_merged=is_merged) for transfer in ranked]
+    lines = page.labelled_rows("Transfers", by_line)
     if not summary.placements:
         return lines
     moved = [
-        f"{page.site(move.site)} {counted(move.count, 'time')}, {seconds(move.host_s)}"
+        f"{move.site} {counted(move.count, 'time')}, {seconds(move.host_s)}"
         for move in summary.placements
     ]
     return lines + page.labelled("Models", [f"moved or converted: {moved[0]}", *moved[1:]])
 
 
-def _transfer(transfer: Transfer, summary: RunSummary, page: Page, *, is_merged: bool) -> list[str]:
+def _transfer(transfer: Transfer, summary: RunSummary, *, is_merged: bool) -> list[str]:
     direction = _DIRECTIONS.get(transfer.direction, "between unknown devices")
     pinned = f"{percent(transfer.pinned_share)} from pinned memory"
     fragments = [
-        f"{page.site(transfer.site)} {direction}: {counted(transfer.count, 'copy', 'copies')}",
+        f"{transfer.site} {direction}: {counted(transfer.count, 'copy', 'copies')}",
         byte_count(transfer.bytes),
         pinned if transfer.direction == "h2d" else "",
         _rate(transfer),
@@ -244,12 +241,11 @@ def syncs_section(summary: RunSummary, page: Page) -> list[Text]:
     """Lines that need a tensor's value at once."""
     ranked = sorted(summary.sync_points, key=SyncPoint.costliest_first)
     is_merged = waits_are_merged(summary)
-    return by_site("Syncs", [_sync(point, page, is_merged=is_merged) for point in ranked], page)
+    return page.labelled_rows("Syncs", [_sync(point, is_merged=is_merged) for point in ranked])
 
 
-def _sync(point: SyncPoint, page: Page, *, is_merged: bool) -> list[str]:
-    kind = page.shortened(point.kind, 16)
-    fragments = [f"{page.site(point.site)} {kind}: {counted(point.count, 'call')}"]
+def _sync(point: SyncPoint, *, is_merged: bool) -> list[str]:
+    fragments = [f"{point.site} {point.kind}: {counted(point.count, 'call')}"]
     until = point.counted_until_s
     more = "no wait" if until is None else f"no wait; counted until {seconds(until)}"
     if point.on_cpu >= point.count:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from trainprof.analysis.summary.finding import LIKELY, Finding, RuleText, comes_once
+from trainprof.analysis.summary.finding import LIKELY, LOADER_ID, Finding, RuleText, comes_once
 from trainprof.analysis.summary.levels import sentence
 from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
@@ -36,6 +36,19 @@ from trainprof.report.text.units import (
 _WHOLE_FROM: Final = 100
 # Of the ledger: keys of computing, from which on they have one name.
 _MANY_KEYS: Final = 4
+_STEPS_SHOWN: Final = 3
+# Among the evidence, and of no use to a reader.
+_HIDDEN: Final = (LIKELY, LOADER_ID)
+# What the page calls evidence.
+_NAMES: Final = {
+    "making_a_batch_s": "batch preparation",
+    "batch_s": "step",
+    "wait_per_batch_s": "wait a step",
+    "python_s": "Python in the loop",
+    "python_share": "share of training",
+    "passes": "epochs",
+    "left_out_as_our_own_s": "trainprof itself, left out",
+}
 # With fewer, samples may be too few.
 _SAMPLED_ENOUGH_STEPS: Final = 100
 
@@ -127,9 +140,13 @@ def _numbers(finding: Finding, page: Page) -> list[Text]:
     fragments = [
         f"{_name(name)} {_figure(name, value)}"
         for name, value in finding.evidence.items()
-        if name != LIKELY and value not in (None, [], {})
+        if name not in _HIDDEN and value not in (None, [], {}) and not _is_nothing(value)
     ]
     return page.labelled("Measured", fragments)
+
+
+def _is_nothing(value: object) -> bool:
+    return isinstance(value, float) and value == 0
 
 
 def _from(rule: RuleText, thresholds: Mapping[str, float], page: Page) -> list[Text]:
@@ -152,12 +169,12 @@ def _gain(finding: Finding, page: Page, summary: RunSummary) -> list[Text]:
 
 def _steps(finding: Finding, rule: RuleText, page: Page) -> list[Text]:
     part = _part_words(rule.traits.keys)
-    fragments = [
+    rows = [
         f"step {count(int(step['step']) + 1)} took {seconds(step['seconds'])}, "
         f"{seconds(step['part_s'])} of it {part}"
-        for step in finding.steps
+        for step in finding.steps[:_STEPS_SHOWN]
     ]
-    return page.labelled("Shown by", fragments)
+    return page.labelled_rows("Shown by", ([row] for row in rows))
 
 
 def _part_words(keys: Sequence[str]) -> str:
@@ -174,7 +191,7 @@ def _part_words(keys: Sequence[str]) -> str:
 def _name(key: str) -> str:
     """Returns a number's name without its unit, which its figure has."""
     words = key.removesuffix("_bytes").split("_")
-    return " ".join(word for word in words if word != "s")
+    return _NAMES.get(key) or " ".join(word for word in words if word != "s")
 
 
 def _figure(name: str, value: Any) -> str:

@@ -92,10 +92,10 @@ def _block(number: int, finding: Finding, page: Page, summary: RunSummary) -> li
         lines += page.paragraph(words, indent=_INDENT)
     if not is_of_headline(finding, summary):
         lines += page.paragraph(sentence(finding.title), indent=_INDENT)
-    notes = NOTES_SHOWN if len(summary.findings) == 1 else 1
-    cautions = finding.cautions if page.verbose else finding.cautions[:notes]
-    for caution in cautions:
-        lines += page.paragraph(f"Note: {note(caution)}", indent=_INDENT)
+    notes = [page.paragraph(f"Note: {note(x)}", indent=_INDENT) for x in finding.cautions]
+    if not page.verbose:  # the second has to be short
+        notes = notes[: 1 + (sum(map(len, notes[:NOTES_SHOWN])) == NOTES_SHOWN)]
+    lines += [line for words in notes for line in words]
     if page.verbose:
         expected = speedup_words(finding) or "not estimated"
         lines += page.paragraph(f"Expected: {expected}.", indent=_INDENT)

@@ -14,7 +14,7 @@ from trainprof.report.text.layout import Column, Page
 from trainprof.report.text.parts import without_cause
 from trainprof.report.text.units import percent
 
-_LABEL: Final = "Hot lines  "
+_LABEL: Final = "Hot lines"
 _SHOWN_LINES: Final = 3
 # Of a step: a line that is surely below it is not shown.
 _SHOWN_FROM_SHARE: Final = 0.05
@@ -26,8 +26,10 @@ def hot_lines_section(summary: RunSummary, page: Page) -> list[Text]:
     """Returns the hottest lines in a row, on a verbose page a table of all."""
     if page.verbose:
         return _table(summary.hot_lines, page)
-    words = hot_line_words(summary, page)
-    return page.labelled(_LABEL.rstrip(), words) if words else []
+    words, least = hot_line_words(summary, page), len(_unexplained(summary)) or 1
+    while len(lines := page.labelled(_LABEL, words)) > 1 and len(words) > least:
+        words = words[:-1]
+    return lines
 
 
 def hot_line_words(summary: RunSummary, page: Page) -> list[str]:
@@ -35,7 +37,7 @@ def hot_line_words(summary: RunSummary, page: Page) -> list[str]:
 
     Those of large parts without a finding come first: they have no other place on the page.
     """
-    unexplained = [part.line for part in without_cause(summary) if part.line is not None]
+    unexplained = _unexplained(summary)
     sure = [line for line in summary.hot_lines if line.share[0] >= _SHOWN_FROM_SHARE]
     lines = _of_all_parts([*unexplained, *(line for line in sure if line not in unexplained)])
     words, last = [], ""
@@ -47,6 +49,10 @@ def hot_line_words(summary: RunSummary, page: Page) -> list[str]:
         words.append(f"{place}{name} {_share_words(line)}{who}")
         last = file
     return words
+
+
+def _unexplained(summary: RunSummary) -> list[HottestLine]:
+    return [part.line for part in without_cause(summary) if part.line is not None]
 
 
 def _of_all_parts(lines: Sequence[HottestLine]) -> list[HottestLine]:

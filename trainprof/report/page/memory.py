@@ -27,7 +27,6 @@ _LEAST_FREE_SHARE: Final = 0.03
 # From here on of what the process may take, its peak is worth a line on the short page.
 _NEAR_THE_LIMIT: Final = 0.9
 _LABEL: Final = "GPU memory"
-_DEVICE_CELLS: Final = 16
 
 
 def memory_section(summary: RunSummary, page: Page) -> list[Text]:

@@ -111,17 +111,17 @@ def loaders_section(summary: RunSummary, page: Page) -> list[Text]:
 
 def compiled_section(summary: RunSummary, page: Page) -> list[Text]:
     """What torch.compile took, by the line that called it, within other rows of the ledger."""
-    return by_site("Compiled", [_compilation(x, page) for x in summary.compilations], page)
+    return page.labelled_rows("Compiled", [_compilation(x) for x in summary.compilations])
 
 
 def optimizers_section(summary: RunSummary, page: Page) -> list[Text]:
     """How optimizers are called, and their groups."""
     steps = max(summary.training.steps, 1)
-    return by_site("Optimizer", [_optimizer(use, steps, page) for use in summary.optimizers], page)
+    return page.labelled_rows("Optimizer", [_optimizer(use, steps) for use in summary.optimizers])
 
 
-def _optimizer(use: OptimizerUse, steps: int, page: Page) -> list[str]:
-    at = f" at {page.site(use.site)}" if use.site else ""
+def _optimizer(use: OptimizerUse, steps: int) -> list[str]:
+    at = f" at {use.site}" if use.site else ""
     return [
         f"{use.name}{at}: {counted(use.tensors, 'parameter')} in {counted(use.groups, 'group')}",
         f"step() called {use.calls / steps:.3g} {'time' if use.calls == steps else 'times'} a step",
@@ -131,7 +131,7 @@ def _optimizer(use: OptimizerUse, steps: int, page: Page) -> list[str]:
 
 def collectives_section(summary: RunSummary, page: Page) -> list[Text]:
     """Calls of torch.distributed by line."""
-    return by_site("Ranks", [_collective(call, page) for call in summary.collectives], page)
+    return page.labelled_rows("Ranks", [_collective(call) for call in summary.collectives])
 
 
 def system_section(summary: RunSummary, page: Page) -> list[Text]:
@@ -242,9 +242,9 @@ def _loader_columns(loaders: Sequence[Loader]) -> list[Column]:
     ]
 
 
-def _compilation(compilation: Compilation, page: Page) -> list[str]:
+def _compilation(compilation: Compilation) -> list[str]:
     fragments = [
-        f"{page.site(compilation.site)} {counted(compilation.count, 'time')}",
+        f"{compilation.site} {counted(compilation.count, 'time')}",
         seconds(compilation.seconds),
     ]
     if compilation.again:
@@ -254,14 +254,9 @@ def _compilation(compilation: Compilation, page: Page) -> list[str]:
     return fragments
 
 
-def _collective(call: Collective, page: Page) -> list[str]:
-    called = f"{page.site(call.site)} {call.function}: {counted(call.count, 'call')}"
+def _collective(call: Collective) -> list[str]:
+    called = f"{call.site} {call.function}: {counted(call.count, 'call')}"
     return [called, f"{seconds(call.seconds)}, for other ranks too"]
-
-
-def by_site(label: str, by_line: list[list[str]], page: Page) -> list[Text]:
-    """Returns what is known of each line after a label."""
-    return page.labelled_rows(label, by_line)
 
 
 def _cores(cpu: dict[str, object]) -> str:

@@ -121,29 +121,6 @@ class Page:
             return self.paragraph(code, indent=min(lead, indent))
         return [Text.assemble(" " * lead, self.text(code))]
 
-    def headed(
-        self, head: str, words: str, *, style: str = "bold", indent: int = _INDENT
-    ) -> list[Text]:
-        """Returns a paragraph whose first words stand out."""
-        lines = self.paragraph(f"{head}{words}", indent=indent)
-        lines[0].stylize(style, indent, indent + len(head))
-        return lines
-
-    def command(self, label: str, opening: str, command: str) -> list[Text]:
-        """Returns a command to copy, after a label and an opening: whole, however wide the page.
-
-        It stands behind the opening, or in its place, or where it is wider than the page on a line
-        of its own, which a terminal wraps and copies as one.
-        """
-        head = self.text(label.ljust(LABEL_CELLS), "bold")
-        lead, line = self.text(opening), self.text(command)
-        if LABEL_CELLS + lead.cell_len + 1 + line.cell_len <= self.width:
-            return [Text.assemble(head, lead, " ", line)]
-        if LABEL_CELLS + line.cell_len <= self.width:
-            return [Text.assemble(head, line)]
-        below = Text.assemble(line, no_wrap=True, overflow="ignore")
-        return [*self.labelled(label, [opening]), below]
-
     def commands(self, label: str, commands: Sequence[tuple[str, str]]) -> list[Text]:
         """Returns commands to copy, each with what it is for, whole however wide the page.
 

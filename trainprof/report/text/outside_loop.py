@@ -23,20 +23,25 @@ _MODULE: Final = "<module>"
 
 def outside_words(summary: RunSummary) -> list[tuple[str, list[str]]]:
     """Returns a label and fragments for each of the two that is much of the run."""
-    parts = (("Start-up", "startup", summary.startup), ("Exit", "shutdown", summary.shutdown))
+    parts = (("Start-up", "startup"), ("Exit", "shutdown"))
+    least_s = max(_SHOWN_FROM_S, _SHOWN_FROM_SHARE * summary.ledger.wall_s)
     words = []
-    for label, key, part in parts:
+    for label, key in parts:
         spent_s = summary.ledger.seconds.get(key, 0.0)
-        is_much = spent_s >= max(_SHOWN_FROM_S, _SHOWN_FROM_SHARE * summary.ledger.wall_s)
-        places = _places(part, _NAMED_FROM_SHARE * spent_s) if part is not None and is_much else []
+        places = places_of(summary, key) if spent_s >= least_s else []
         if places:
             words.append((label, [f"{seconds(spent_s)}: {places[0]}", *places[1:]]))
     return words
 
 
-def _places(part: OutsideLoop, least_s: float) -> list[str]:
-    """Returns what has at least that time, most first."""
-    places = [(part.imports_s, _imports(part))]
+def places_of(summary: RunSummary, key: str, *, in_short: bool = False) -> list[str]:
+    """Returns where "startup" or "shutdown" goes, most first, without what is little of it."""
+    part = summary.startup if key == "startup" else summary.shutdown
+    if part is None:
+        return []
+    least_s = _NAMED_FROM_SHARE * summary.ledger.seconds.get(key, 0.0)
+    imports = f"imports {seconds(part.imports_s)}" if in_short else _imports(part)
+    places = [(part.imports_s, imports)]
     places += [(part.exit_s or 0.0, f"{seconds(part.exit_s)} after atexit, as the process ends")]
     in_order = sorted(part.lines, key=lambda line: (_function(line), -line.seconds))
     functions = [list(lines) for _, lines in groupby(in_order, key=_function)]

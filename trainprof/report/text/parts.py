@@ -7,33 +7,28 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainprof.analysis.summary.code import HottestLine
-from trainprof.analysis.summary.finding import SYMPTOM, Finding
-from trainprof.analysis.summary.levels import known
+from trainprof.analysis.summary.finding import SYMPTOM
+from trainprof.analysis.summary.levels import HIGH_SHARE, known
 from trainprof.analysis.summary.loader import cost_s
-from trainprof.analysis.summary.run import (
-    BOTTLENECK_KEYS,
-    COMPILE_KEY,
-    COMPUTE_KEYS,
-    LOADER_KEYS,
-)
+from trainprof.analysis.summary.run import COMPILE_KEY, COMPUTE_KEYS, LOADER_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.ledger import DEVICE_KEYS, waits_are_merged
 
 # Of a step: a part of this share stands on the page, whatever is found.
 LARGE_SHARE: Final = 0.25
+_WAITING: Final = "waiting for data"
+_RECOMPUTING: Final = "recomputing forward"
 # Activation checkpointing is a choice that the reader may have forgotten.
-_RECOMPUTED_SHARE: Final = 0.05
-WAITING: Final = "waiting for data"
-RECOMPUTING: Final = "recomputing forward"
+_LEAST_SHARES: Final = {_WAITING: HIGH_SHARE, _RECOMPUTING: 0.05}
 PYTHON: Final = "Python in the loop"
-UNKNOWN: Final = "idle or busy: unknown"
+_UNKNOWN: Final = "idle or busy: unknown"
 _COMMUNICATION: Final = "communication"
 _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
-    WAITING: LOADER_KEYS,
+    _WAITING: LOADER_KEYS,
     "forward": ("forward",),
     "loss": ("loss",),
     "backward": ("backward",),
-    RECOMPUTING: ("recompute",),
+    _RECOMPUTING: ("recompute",),
     "optimizer": ("optimizer", "zero_grad"),
     "torch.compile": (COMPILE_KEY,),
     PYTHON: ("other",),
@@ -73,13 +68,6 @@ class Part:
     site: str | None = None
     line: HottestLine | None = None
 
-    @property
-    def is_most_in_line(self) -> bool:
-        """Whether its line takes half of it or more; of workers' lines, half of their time."""
-        if self.line is None:
-            return False
-        return 2 * self.line.middle >= (1.0 if self.line.thread == "worker" else self.share)
-
 
 def parts_of_step(summary: RunSummary) -> list[Part]:
     """Returns all parts, largest first: of a step, on a device of the time that it has.
@@ -98,7 +86,7 @@ def parts_shown(summary: RunSummary) -> list[Part]:
     parts = parts_of_step(summary)
     if parts and summary.run.is_on_device:
         rest = 1.0 - sum(part.share for part in parts)
-        return [*parts, Part(UNKNOWN, (), rest, parts[0].of)] if rest > 0 else parts
+        return [*parts, Part(_UNKNOWN, (), rest, parts[0].of)] if rest > 0 else parts
     if not parts:
         parts = list(_of_step(summary))
     if waits_are_merged(summary):
@@ -110,43 +98,20 @@ def parts_shown(summary: RunSummary) -> list[Part]:
 
 
 def without_cause(summary: RunSummary) -> list[Part]:
-    """Returns the large parts without a finding, and the headline's whatever its size."""
+    """Returns the large parts without a finding."""
     # The cause of a symptom is known, too.
     roots = {finding.id for finding in summary.findings}
     symptoms = (x.finding for x in summary.passed_over if x.why == SYMPTOM and x.root in roots)
-    findings = [*summary.findings, *symptoms]
-    parts, named = parts_of_step(summary), _bottleneck(summary)
-    if named is not None:
-        of_headline = [part for part in parts if set(part.keys) & set(named.keys)]
-        named = of_headline[0] if of_headline else named
-        parts = parts if of_headline else [named, *parts]
+    traits = [finding.traits for finding in (*summary.findings, *symptoms)]
+    # What slows everything may be any part of a step.
+    if any(x.slows_everything or x.of_all_parts for x in traits):
+        return []
+    known_keys = {key for x in traits for key in x.keys}
     return [
         part
-        for part in parts
-        if (part is named or part.share >= _least_share(part))
-        and not any(is_about(finding, part) for finding in findings)
+        for part in parts_of_step(summary)
+        if part.share >= _LEAST_SHARES.get(part.name, LARGE_SHARE) and not {*part.keys} & known_keys
     ]
-
-
-def is_about(finding: Finding, part: Part) -> bool:
-    """Whether a finding is about a part. What slows everything may be any part of a step."""
-    traits = finding.traits
-    return bool(traits.slows_everything or traits.of_all_parts or set(traits.keys) & set(part.keys))
-
-
-def _least_share(part: Part) -> float:
-    return _RECOMPUTED_SHARE if part.name == RECOMPUTING else LARGE_SHARE
-
-
-def _bottleneck(summary: RunSummary) -> Part | None:
-    """Returns what the headline is about as a part of training; None where that is computing."""
-    verdict = summary.verdict
-    share, keys = known(verdict.share), BOTTLENECK_KEYS.get(verdict.bottleneck)
-    if share is None or keys is None or verdict.bottleneck in ("compute", "startup"):
-        return None
-    names = {part_keys: name for name, part_keys in _PARTS.items()}
-    name = names.get(keys, verdict.bottleneck)
-    return Part(name, keys, share, summary.time_of_devices, verdict.site)
 
 
 def _of_step(summary: RunSummary) -> Iterator[Part]:

@@ -16,7 +16,6 @@ from trainprof.report.text.units import is_known, rounded_parts, step_scale
 
 ROWS: Final = 7
 _FOLDED_BELOW: Final = 0.02
-_LEAST_REST: Final = 0.005
 _TITLE: Final = "One training step"
 _WIDEST_BAR: Final = 60
 _SHORTEST_BAR: Final = 4
@@ -58,6 +57,7 @@ def step_rows(summary: RunSummary) -> StepRows | None:
     rows = [
         StepRow(part.name, part.keys, share, f"{scale.written(time)} {scale.unit}", f"{percent} %")
         for part, share, time, percent in zip(parts, shares, times, percents, strict=True)
+        if time and percent
     ]
     is_gpu = summary.run.is_on_device and parts[0].of != "a step"
     title = f"{_TITLE}, GPU time" if is_gpu else _TITLE
@@ -111,13 +111,13 @@ def _step_s(summary: RunSummary) -> float | None:
 
 
 def _folded(parts: list[Part]) -> list[Part]:
-    """Returns the large parts, and the others as one unless that is nothing."""
+    """Returns the large parts, and the others as one."""
     large = [part for part in parts if part.share >= _FOLDED_BELOW]
     small = [part for part in parts if 0 < part.share < _FOLDED_BELOW]
     if len(large) + bool(small) > ROWS:
         large, small = large[: ROWS - 1], [*large[ROWS - 1 :], *small]
     share = sum(part.share for part in small)
-    if not share >= _LEAST_REST:
+    if not share > 0:
         return large
     keys = tuple(key for part in small for key in part.keys)
     return [*large, small[0] if len(small) == 1 else Part("rest", keys, share, small[0].of)]

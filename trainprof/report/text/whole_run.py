@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.report.text.outside_loop import places_of
 from trainprof.report.text.units import is_known, seconds
 
 # Of the run; less is not worth a word.
 _SHOWN_FROM: Final = 0.02
+# From here on start-up and exit have their places.
+_PLACED_FROM: Final = 0.25
+_PLACES: Final = 2
 _INSIDE: Final = {
     "loader starts": ("loader_start", "first_batch", "loader_end"),
     "validation": ("evaluation",),
@@ -24,13 +28,20 @@ def whole_run(summary: RunSummary) -> str:
     if not spent or not is_known(whole_s) or whole_s <= 0:
         return ""
     startup_s, exit_s = spent.get("startup", 0.0), spent.get("shutdown", 0.0)
+
+    def outside(name: str, key: str) -> str:
+        took_s = spent.get(key, 0.0)
+        places = places_of(summary, key, in_short=True)[:_PLACES]
+        where = f" ({', '.join(places)})" if places and took_s >= _PLACED_FROM * whole_s else ""
+        return f"{name} {seconds(took_s)}{where}" if took_s >= _SHOWN_FROM * whole_s else ""
+
     inside = {name: sum(spent.get(key, 0.0) for key in keys) for name, keys in _INSIDE.items()}
     much = [f"{name} {seconds(s)}" for name, s in inside.items() if s >= _SHOWN_FROM * whole_s]
     training = f"training {seconds(max(whole_s - startup_s - exit_s, 0.0))}"
     parts = [
-        f"start-up {seconds(startup_s)}" if startup_s >= _SHOWN_FROM * whole_s else "",
+        outside("start-up", "startup"),
         f"{training} ({', '.join(much)})" if much else training,
-        f"exit {seconds(exit_s)}" if exit_s >= _SHOWN_FROM * whole_s else "",
+        outside("exit", "shutdown"),
     ]
     what = "Whole run" if summary.run.part is None else "In all"
     return f"{what}: {', '.join(filter(None, parts))}"
