@@ -70,6 +70,8 @@ def _script(run: SavedRun) -> str:
 
 
 def _bottleneck(run: SavedRun, summary: Any) -> str:
+    if not run.manifest:
+        return "(damaged)"
     if run.is_running:
         return "(running)"
     if run.has_failed:

@@ -7,11 +7,12 @@ change during training.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from trainprof.analysis.statistics.speedup import UNKNOWN, Pace, SpeedUp, speed_up
+from trainprof.analysis.statistics.speedup import UNKNOWN, SpeedUp, speed_up
 from trainprof.analysis.summary.tune import BASELINE, CEILING, FAILED, OK, RUNNING
 from trainprof.tune.trial import WARM_UP, Measured, Trial
 
@@ -27,6 +28,9 @@ _HELD_UP_TIMES: Final = 2.0
 _OTHER_SIZE: Final = 0.2
 # Equal steps differ by less through clocks, caches and cores that have just slept.
 _OTHER_KIND: Final = 0.1
+_IN_TURNS: Final = partial(speed_up, took_turns=True)
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +88,7 @@ class Measurements:
     unfinished: list[str] = field(default_factory=list)
     first_counts: bool = False
     needed_budget_s: float | None = None
-    _compared: dict[object, tuple[SpeedUp, object]] = field(default_factory=dict)
-    _alike: dict[object, tuple[Alike, object]] = field(default_factory=dict)
+    _cache: dict[object, tuple[Any, object, object]] = field(default_factory=dict)
 
     def of(self, name: str) -> list[Measured]:
         return [run for run in self.runs if run.trial.name == name]
@@ -127,17 +130,11 @@ class Measurements:
             for runs in (both.base, both.other)
         )
         base, other = ([pace for pace in side if pace is not None] for side in paces)
-        return self._compare(base, other) if base and other else None
+        return self._once(_IN_TURNS, base, other) if base and other else None
 
     def alike(self, name: str) -> Alike:
         """Returns the runs of the baseline and of a trial as they are compared, cached."""
-        base, other = self.comparable(BASELINE), self.comparable(name)
-        key = (tuple(map(id, base)), tuple(map(id, other)))
-        known = self._alike.get(key)
-        if known is None:
-            # Keeps the runs alive, so that their ids stay unique.
-            known = self._alike[key] = (alike(base, other), (base, other))
-        return known[0]
+        return self._once(alike, self.comparable(BASELINE), self.comparable(name))
 
     def free_step_s(self) -> float | None:
         """Returns the step time with replayed batches, None if unknown or only a bound."""
@@ -149,14 +146,16 @@ class Measurements:
         runs = self.comparable(CEILING)
         return bool(runs) and not any(run.is_least for run in runs)
 
-    def _compare(self, base: Sequence[Pace], other: Sequence[Pace]) -> SpeedUp:
-        key = (tuple(map(id, base)), tuple(map(id, other)))
-        known = self._compared.get(key)
-        if known is None:
-            speed = speed_up(base, other, took_turns=True)
-            # Keeps the paces alive, so that their ids stay unique.
-            known = self._compared[key] = speed, (base, other)
-        return known[0]
+    def _once(
+        self, make: Callable[[Sequence[T], Sequence[T]], R], base: Sequence[T], other: Sequence[T]
+    ) -> R:
+        """Returns `make(base, other)`, cached."""
+        key = (make, tuple(map(id, base)), tuple(map(id, other)))
+        if key not in self._cache:
+            # Keeps both alive, so that their ids stay unique.
+            self._cache[key] = make(base, other), base, other
+        result: R = self._cache[key][0]
+        return result
 
     def spent_s(self) -> float:
         return sum(run.seconds for run in self.runs)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.analysis.summary.tune import BASELINE, OK
+from trainprof.analysis.summary.tune import BASELINE
 from trainprof.findings.saved import saved_summary
 from trainprof.findings.summarize import context_of, summarize
 from trainprof.launch.manifest import opening_manifest, script_sha256
@@ -153,16 +153,7 @@ def _earlier_run(target: Target) -> Measured | None:
         summary = saved_summary(directory)
         if summary is None or summary.training.steps > _MOST_STEPS:
             continue
-        run = read(
-            Trial(WARM_UP),
-            1,
-            directory,
-            summary,
-            outcome=OK,
-            detail=None,
-            failed_after=None,
-            relative_to=path.parent,
-        )
+        run = read(Trial(WARM_UP), 1, directory, summary, relative_to=path.parent)
         if run.pace is not None:
             return replace(run, seconds=summary.run.wall_s)
     return None

@@ -103,10 +103,10 @@ def read(
     directory: RunDirectory,
     summary: RunSummary,
     *,
-    outcome: str,
-    detail: str | None,
-    failed_after: str | None,
     relative_to: Path,
+    outcome: str = OK,
+    detail: str | None = None,
+    failed_after: str | None = None,
 ) -> Measured:
     """Returns the result of a saved run."""
     recorded = read_recorded_steps(directory)

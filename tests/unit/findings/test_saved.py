@@ -9,7 +9,8 @@ from pathlib import Path
 
 from support import summaries
 
-from trainprof.analysis.summary.json_text import to_jsonable
+from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.summary.json_text import from_jsonable, to_jsonable
 from trainprof.analysis.summary.run import Exit
 from trainprof.findings.catalogue import rule_named
 from trainprof.findings.saved import saved_summary
@@ -33,6 +34,13 @@ def test_a_saved_summary_is_used_only_when_whole(tmp_path: Path) -> None:
     ):
         directory.summary.write_text(json.dumps({**json.loads(whole), **other}))
         assert saved_summary(directory) is None
+
+
+def test_keys_of_earlier_versions_stay() -> None:
+    line = HotLine("other", "train.py:1", "f", [], samples=7, share=0.5, seconds=None)
+    saved = to_jsonable(replace(summaries.slow_loader(), part_lines=[line]))
+    assert saved["part_lines"][0]["looks"] == 7
+    assert from_jsonable(saved).part_lines == [line]
 
 
 def test_a_summary_that_is_out_of_date_is_not_used(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a device did, by the marks in its streams that it reached, and during which host events."""
+"""When a GPU was busy, by CUDA events in its streams, and during which host events."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from trainprof.analysis.timeline.events import Bool, Events, Int64
     from trainprof.analysis.timeline.timeline import Timeline
 
-# Clocks of host and device drift apart: they are aligned anew over so many marks.
+# Clocks of host and device drift apart: they are aligned again after this number of marks.
 _ALIGNED_MARKS: Final = 256
-# A phase begins at its own mark, or at that of the phase that ended just before: 10 us and what a
-# mark takes.
+# A phase begins at its mark, or at that of the phase that ended just before: within 10 us and the
+# time of a mark.
 _ADJACENT_NS: Final = 40_000
-# A copy that comes within 30 us after a mark gets none of its own at its beginning.
+# A copy within 30 us after a mark gets no other mark at its beginning.
 _COPY_ADJACENT_NS: Final = 70_000
-# An idle device needs some time to reach a mark; it is not work.
+# An idle device needs some time to reach a mark, which does not count as busy.
 _MARK_LATENCY_NS: Final = 10_000
-# Of two marks that are reached in the other order than they were put, each has its own stream.
+# Two marks that are reached in another order than recorded are in different streams.
 _OTHER_STREAM_NS: Final = 20_000
-# On fewer marks no figure is to rest.
+# With fewer marks no figure is computed.
 _MIN_MARKS: Final = 20
 PHASES: Final = (
     Kind.FORWARD,
@@ -36,8 +36,8 @@ PHASES: Final = (
     Kind.OPTIMIZER_STEP,
     Kind.ZERO_GRAD,
 )
-# The host gives out work in these: between two kernels the device may be idle or not.
-GIVES_WORK: Final = (
+# The host launches kernels in these: between two kernels the device may be idle or not.
+LAUNCHES: Final = (
     Kind.FORWARD,
     Kind.LOSS,
     Kind.BACKWARD,
@@ -47,7 +47,7 @@ GIVES_WORK: Final = (
     Kind.CLIP_GRADIENTS,
     Kind.ZERO_GRAD,
 )
-# Inside one of those they keep what they are: a mark was put as they began.
+# Waits, also inside one of those: a mark was recorded as they began.
 WAITS: Final = (
     Kind.LOADER_INIT,
     Kind.LOADER_RESET,
@@ -63,12 +63,12 @@ WAITS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """One thread's marks on one device, in the order in which they were put.
+    """One thread's marks (CUDA events) on one device, in the order of recording.
 
     Attributes:
-        put_ns: When the host put each into the stream.
+        put_ns: When the host recorded each in the stream.
         seen_ns: When the host first saw it reached.
-        clock_ns: When it was reached, on the device's clock since the first.
+        clock_ns: When it was reached, by the device's clock since the first.
     """
 
     put_ns: Int64
@@ -79,7 +79,7 @@ class Marks:
         return len(self.put_ns)
 
     def ends_of(self, phase: Events) -> tuple[Int64, Int64, Bool]:
-        """Returns the marks at which each event began and ended, and whether there are both."""
+        """Returns the marks at the start and end of each event, and whether both exist."""
         put = self.put_ns
         first = np.searchsorted(put, phase.start, side="right") - 1
         last = np.searchsorted(put, phase.end, side="left")
@@ -90,10 +90,10 @@ class Marks:
         return first, last, known
 
     def reached_ns(self) -> tuple[Int64, Int64]:
-        """Returns when each was reached by the host's clock: at the earliest, and at the latest.
+        """Returns when each was reached by the host's clock: earliest and latest.
 
-        A mark is reached after it was put and before it was seen. Over a stretch of marks the
-        tightest of both bounds hold for the offset between the clocks of host and device.
+        A mark is reached after it was recorded and before it was seen. Over a stretch of marks the
+        tightest of these bounds hold for the offset between the clocks of host and device.
         """
         if len(self) == 0:
             return self.put_ns, self.put_ns
@@ -112,13 +112,13 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Copies to or from a device that its marks show: `event` is their index among the thread's
-    events.
+    """Copies to or from a device, by its marks.
 
     Attributes:
-        spans: Start and end on the device, by the host's clock, shape (n, 2), ns: the device did
-            nothing else then. Equal where they are not known.
-        is_beside: On a stream of its own.
+        event: Their index among the thread's events.
+        spans: Start and end on the device, by the host's clock, shape (n, 2), ns, without other
+            work. Equal where unknown.
+        is_beside: On another stream.
     """
 
     event: Int64
@@ -128,14 +128,15 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a device did over the run, as far as its marks show.
+    """When a device was busy over the run, by its marks.
 
     Attributes:
         index: Its number in the script.
-        marks: The training thread's; `helpers`: of other threads, which autograd computes with.
+        marks: The training thread's.
         reached_ns: When each was reached by the host's clock, most likely.
-        least, most: While there was work before it: surely, and at most.
-        copying: While it copied to or from the host and did nothing else.
+        least, most: Busy time: lower and upper bound.
+        copying: While it only copied to or from the host.
+        helpers: Marks of other threads, which autograd uses.
     """
 
     index: int
@@ -149,7 +150,7 @@ class Activity:
 
     @property
     def first_ns(self) -> int:
-        """When the first mark was put: before, nothing is known."""
+        """When the first mark was recorded: the time before is unknown."""
         return int(self.marks.put_ns[0])
 
 
@@ -161,7 +162,7 @@ def _marks_of(details: npt.NDArray[np.void], thread: int) -> Marks:
 
 
 def _activity(device: int, details: npt.NDArray[np.void], timeline: Timeline) -> Activity:
-    """Works out what a device did from its marks of all threads."""
+    """Returns a device's activity from its marks of all threads."""
     window, events = (timeline.window.start, timeline.window.end), timeline.events
     others = set(np.unique(details["thread"]).tolist()) - {timeline.thread}
     marks = _marks_of(details, timeline.thread)
@@ -170,7 +171,7 @@ def _activity(device: int, details: npt.NDArray[np.void], timeline: Timeline) ->
     copies = _copies(marks, reached, events)
     at_most = (
         np.stack((marks.put_ns, late), axis=1),
-        _untold(marks, events, window),
+        _unknown(marks, events, window),
         _unmarked_waits(events),
     )
     return Activity(
@@ -185,8 +186,8 @@ def _activity(device: int, details: npt.NDArray[np.void], timeline: Timeline) ->
     )
 
 
-def _untold(marks: Marks, events: Events, window: tuple[int, int]) -> Int64:
-    """Returns the time after the last mark if there were phases: theirs were never seen reached."""
+def _unknown(marks: Marks, events: Events, window: tuple[int, int]) -> Int64:
+    """Returns the time after the last mark if phases follow: their marks were never seen."""
     ends = events.end[events.is_kind(*PHASES)]
     last = int(marks.put_ns.max())
     if len(ends) == 0 or ends.max() <= last + _ADJACENT_NS:
@@ -195,13 +196,13 @@ def _untold(marks: Marks, events: Events, window: tuple[int, int]) -> Int64:
 
 
 def _unmarked_waits(events: Events) -> Int64:
-    """Returns the reads of values that got no mark: the device may have worked all the while."""
+    """Returns the reads of values without a mark: the device may have been busy."""
     reads = events.where(events.is_kind(Kind.SYNC) & (events.flags & SyncFlag.IN_CHAIN > 0))
     return np.stack((reads.start, reads.end), axis=1)
 
 
 def _copies(marks: Marks, reached: Int64, events: Events) -> Copies:
-    """Returns the copies between marks put as they ended and as they began, or just before."""
+    """Returns the copies between a mark at their end and one at or just before their start."""
     index = np.flatnonzero(events.is_kind(Kind.TRANSFER))
     start, end = events.start[index], events.end[index]
     last = np.searchsorted(marks.put_ns, end, side="left")
@@ -219,13 +220,13 @@ def _copies(marks: Marks, reached: Int64, events: Events) -> Copies:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What the device did during the training thread's own time in each event, ns, shape (n,).
+    """The device's activity during the training thread's own time in each event, ns, shape (n,).
 
     Attributes:
-        least, most: Time in which it surely, and at most, worked or copied; both hold the time
-            before the first mark, of which nothing is known.
+        least, most: Lower and upper bound of busy or copying time; both include the unknown time
+            before the first mark.
         least_ns, most_ns: Those within the own time of each event.
-        copying_ns: Likewise, while it did nothing but copy.
+        copying_ns: The same, while it only copied.
     """
 
     activity: Activity
@@ -239,10 +240,10 @@ class Overlap:
     @classmethod
     def of(cls, activity: Activity, timeline: Timeline) -> Overlap:
         window, events, nesting = timeline.window, timeline.events, timeline.nesting
-        untold = np.array([[window.start, activity.first_ns]], dtype=np.int64)
+        unknown = np.array([[window.start, activity.first_ns]], dtype=np.int64)
         least, most = (
             Coverage.of(
-                np.concatenate((sure.spans(), activity.copying.spans(), untold)),
+                np.concatenate((sure.spans(), activity.copying.spans(), unknown)),
                 (window.start, window.end),
             )
             for sure in (activity.least, activity.most)
@@ -258,12 +259,12 @@ class Overlap:
         )
 
     def waits(self) -> DeviceWaits:
-        """Returns the time in syncs and blocking copies in which the device surely worked."""
+        """Returns the time in syncs and blocking copies in which the device was surely busy."""
         events = self.timeline.events
         is_sync, is_copy = waiting(events)
-        # Of the time before the first mark it is not known.
+        # The time before the first mark is unknown.
         index = np.flatnonzero((is_sync | is_copy) & (events.start >= self.activity.first_ns))
-        # A copy waits for what was given out before it, not for itself.
+        # A copy waits for earlier kernels, not for itself.
         ns = self.least_ns[index] - np.where(is_copy[index], self.copying_ns[index], 0)
         return DeviceWaits(index, np.maximum(ns, 0))
 
@@ -281,10 +282,10 @@ def waiting(events: Events) -> tuple[Bool, Bool]:
 
 
 def needed_syncs(timeline: Timeline) -> Bool:
-    """Returns which events are syncs that no script could leave out, shape (n,).
+    """Returns which events are syncs that no script can avoid, shape (n,).
 
-    Those of gradient scalers and checkpoints, and of torch's own optimizers in their steps (LBFGS),
-    but not those in the closure that they call.
+    Those of gradient scalers and checkpoints, and of torch's optimizers in their steps (LBFGS), but
+    not those in the closure that they call.
     """
     events, nesting = timeline.events, timeline.nesting
     is_sync, _ = waiting(events)
@@ -298,14 +299,14 @@ def needed_syncs(timeline: Timeline) -> Bool:
     return needed
 
 
-def gives_work(timeline: Timeline) -> Bool:
-    """Returns in which events' own time the host launches work, shape (n,)."""
-    gives = timeline.events.is_kind(*GIVES_WORK)
-    return gives | (timeline.nesting.inside(gives) & ~timeline.events.is_kind(*WAITS))
+def launches_kernels(timeline: Timeline) -> Bool:
+    """Returns in which events' own time the host launches kernels, shape (n,)."""
+    launches = timeline.events.is_kind(*LAUNCHES)
+    return launches | (timeline.nesting.inside(launches) & ~timeline.events.is_kind(*WAITS))
 
 
 def device_overlap(details: npt.NDArray[np.void], timeline: Timeline) -> Overlap | None:
-    """Returns what the device did in the training thread's time; None with several or few marks."""
+    """Returns the device's activity in the thread's time; None with several, or few marks."""
     marks = details[details["kind"] == Kind.DEVICE_MARK]
     own = marks["site"][marks["thread"] == timeline.thread]
     devices, counts = np.unique(own, return_counts=True)
@@ -316,13 +317,13 @@ def device_overlap(details: npt.NDArray[np.void], timeline: Timeline) -> Overlap
 
 
 def several_devices(details: npt.NDArray[np.void], timeline: Timeline) -> bool:
-    """Whether work went to more than one device: each also waits for the others.
+    """Whether the script used more than one device: each also waits for the others.
 
-    A mark that is not reached then doesn't show that its own device had work.
+    A mark that is not reached then doesn't show that its device is busy.
     """
     events = timeline.all_events
     copies = events.flags[events.is_kind(Kind.TRANSFER)]
     marked = details["site"][details["kind"] == Kind.DEVICE_MARK]
-    # A few may have been put before the script had told which one it works on.
+    # A few may be from before the script chose its device.
     used = np.unique(marked, return_counts=True)[1] >= _MIN_MARKS
     return bool((copies & TransferFlag.D2D).any()) or bool(used.sum() > 1)

@@ -36,19 +36,19 @@ from trainprof.analysis.timeline.intervals import Coverage
 from trainprof.analysis.timeline.ledger import KEY, Attribution
 from trainprof.analysis.timeline.timeline_part import TimelinePart
 
-# On a device copies take time too, of their own.
+# On a device copies take time of the device.
 _COPY_KEY: Final = KEY["transfer"]
-# Autograd may call for it on a thread of its own.
+# Autograd may call it on another thread.
 _RECOMPUTE_KEY: Final = KEY["recompute"]
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePart:
-    """What is known of the device that training uses.
+    """The device that training uses.
 
     Attributes:
-        timed: The one whose time is known, None where it is not.
-        devices: All that are known, with their memory; None without any.
+        timed: The one whose time is known, or None.
+        devices: All, with their memory; None without any.
     """
 
     timed: Device | None
@@ -62,7 +62,7 @@ class DevicePart:
 
 
 def overlap_of(run: Analysed) -> Overlap | None:
-    """Returns what the one device did; None where devices were waited for, or nothing is known."""
+    """Returns the device's activity; None where devices were synchronized, or it is unknown."""
     if run.metadata.device() is None or run.synchronized() is not None:
         return None
     return device_overlap(run.process.details, run.timeline)
@@ -75,7 +75,7 @@ def device_part(
     system: System | None,
     compiling: Coverage,
 ) -> DevicePart:
-    """Returns what a run recorded of its device, whose `overlap` is that of `overlap_of`."""
+    """Returns a run's device part; `overlap` is from `overlap_of`."""
     timeline, metadata, details = run.timeline, run.metadata, run.process.details
     sites, window, kind = run.sites(), timeline.window, metadata.device()
     timed = held = None
@@ -155,7 +155,7 @@ class _Times:
         }
 
     def of_steps(self, ends: Int64, starts: Int64, steady: Bool) -> dict[str, float]:
-        """Returns the mean of a steady step, of all steps where none is."""
+        """Returns the mean of a steady step, of all steps without any."""
         chosen = steady if steady.any() else np.ones(len(ends), dtype=bool)
         if len(ends) == 0:
             return {}
@@ -172,7 +172,7 @@ class _Times:
 
 
 def _phase_times(overlap: Overlap, attribution: Attribution) -> _Times:
-    """Innermost wins: what is recomputed in a backward is not backward."""
+    """Innermost wins: recomputation in a backward is not backward."""
     activity, timeline = overlap.activity, overlap.timeline
     events = timeline.events
     index = np.flatnonzero(events.is_kind(*PHASES) & (attribution.key >= 0))
@@ -202,7 +202,7 @@ def _phase_times(overlap: Overlap, attribution: Attribution) -> _Times:
 
 
 def _queue_delay_s(overlap: Overlap) -> list[float] | None:
-    """Returns how long after their launch phases of the loop began, in the mean: least, most."""
+    """Returns the mean delay from a phase's launch to its start in the loop: low, high."""
     activity, timeline = overlap.activity, overlap.timeline
     events, window = timeline.events, timeline.window
     inside = (events.start >= window.loop_start) & (events.end <= window.loop_end)

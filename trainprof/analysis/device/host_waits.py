@@ -1,11 +1,10 @@
 """Where the host waits for a device, by line: copies, synchronizing calls, emptied caches.
 
-A host that waits for a value while the device works could have launched more in that time. By that
-lead, and by two steps at most, it would be ahead of the device afterwards, and later idle time
-while the host is in Python or launches work would be filled as far as the lead goes. Loaders take
-their time from the lead. Where the host waits for the device anyway (a blocking copy, an
-evaluation, a checkpoint, an emptied cache, a gradient scaler, an optimizer's own reads) or for
-other ranks, nothing of it is left.
+A host that waits for a value while the device is busy could have launched kernels ahead. This lead,
+two steps at most, would fill later idle time while the host is in Python or launches kernels. Time
+in loaders reduces the lead. It ends where the host waits for the device anyway (a blocking copy,
+evaluation, a checkpoint, empty_cache(), a gradient scaler, an optimizer's reads) or for other
+ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.device.activity import GIVES_WORK, Overlap, needed_syncs, waiting
+from trainprof.analysis.device.activity import LAUNCHES, Overlap, needed_syncs, waiting
 from trainprof.analysis.run.metadata import Sites
 from trainprof.analysis.summary.device import (
     EmptiedCache,
@@ -42,17 +41,17 @@ _WHICH_CALL: Final = ~np.uint8(
     SyncFlag.ON_CPU | SyncFlag.IN_CHAIN | SyncFlag.BY_TORCH | SyncFlag.BY_LIBRARY
 )
 _Row = TypeVar("_Row", bound=Transfer | SyncPoint)
-# A damaged log may tell any number.
+# A damaged log may hold any number.
 _MOST_COUNTED: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """Idle time that syncs of the training loop left behind them, evaluation left out.
+    """Idle time after syncs of the training loop because of them, without evaluation.
 
     Attributes:
         index: Of each sync among the training thread's events, shape (n,).
-        least_ns, most_ns: Idle until the next sync, and as far as the lead goes, shape (n,).
+        least_ns, most_ns: Idle until the next sync, and within the lead, shape (n,).
     """
 
     index: Int64
@@ -65,7 +64,7 @@ class HeldBack:
 
 
 def held_back(overlap: Overlap, details: npt.NDArray[np.void], begin: int) -> HeldBack:
-    """Works it out for each sync from `begin` on, ns."""
+    """Returns it for each sync from `begin` on, ns."""
     timeline = overlap.timeline
     events, window = timeline.events, timeline.window
     begin = max(begin, window.loop_start, overlap.activity.first_ns)
@@ -95,8 +94,8 @@ def held_back(overlap: Overlap, details: npt.NDArray[np.void], begin: int) -> He
     if not waits.any():
         nothing = np.empty(0, dtype=np.int64)
         return HeldBack(nothing, nothing, nothing)
-    gives = events.is_kind(*GIVES_WORK)
-    spans = np.stack((events.start[gives], events.end[gives]), axis=1)
+    launching = events.is_kind(*LAUNCHES)
+    spans = np.stack((events.start[launching], events.end[launching]), axis=1)
     most = Coverage.of(np.concatenate((overlap.most.spans(), spans)), (window.start, window.end))
     lasts_until = np.maximum(np.append(start[1:], window.loop_end), end)
     steps = max(int((timeline.steps.ends > begin).sum()), 1)
@@ -114,13 +113,12 @@ def _idle(worked: Coverage, starts: Int64, ends: Int64) -> Int64:
 
 
 def _filled(waits: Bool, led_ns: Int64, took_ns: Int64, idle_ns: Int64, most_ns: int) -> Int64:
-    """Returns what of the idle time after each wait its lead, or what is left of one, would fill.
+    """Returns the idle time after each wait that its lead, or the rest of one, would fill.
 
     Args:
-        waits: Which are syncs, shape (n,), that lead by `led_ns`; others take `took_ns` of the
-            lead.
+        waits: Which are syncs, shape (n,), with a lead of `led_ns`; others reduce it by `took_ns`.
         idle_ns: Of the device after each until the next.
-        most_ns: That a lead can be.
+        most_ns: The largest lead.
     """
     filled, lead, last = np.zeros(len(waits), dtype=np.int64), 0, 0
     rows = zip(waits.tolist(), led_ns.tolist(), took_ns.tolist(), idle_ns.tolist(), strict=True)
@@ -166,7 +164,7 @@ def transfers(events: Events, sites: Sites, overlap: Overlap | None) -> list[Tra
 
 
 class _Timed:
-    """What the device shows of copies, by event; columns of shape (n_events,)."""
+    """The device's figures of copies, by event; columns of shape (n_events,)."""
 
     def __init__(self, overlap: Overlap) -> None:
         copies, count = overlap.activity.copies, len(overlap.timeline.events)
@@ -245,8 +243,8 @@ def sync_points(
     """Returns the sync points of each line and kind, slowest first: by exposed time if known.
 
     Args:
-        counted_until_s: By SyncFlag, when reads of host tensors were counted no longer.
-        held: What the device idles after them, where that is known.
+        counted_until_s: By SyncFlag, when counting reads of CPU tensors stopped.
+        held: Idle time of the device after them, or None.
     """
     until = counted_until_s or {}
     is_sync = events.is_kind(Kind.SYNC)
@@ -296,7 +294,7 @@ def emptied_caches(
     sites: Sites,
     worked: Coverage,
 ) -> list[EmptiedCache]:
-    """Returns the training loop's lines that emptied one, evaluation left out, slowest first."""
+    """Returns the training loop's lines that call empty_cache(), slowest first."""
     rows = details[(details["kind"] == Kind.CACHE_EMPTIED) & (details["thread"] == timeline.thread)]
     rows = rows[np.argsort(rows["start"], kind="stable")]
     start, end = rows["start"].astype(np.int64), rows["end"].astype(np.int64)
@@ -316,7 +314,7 @@ def emptied_caches(
 
 
 def found_syncs_of(details: npt.NDArray[np.void], sites: Sites) -> FoundSyncs | None:
-    """Returns the calls by line, None where torch's sync debug mode was never on."""
+    """Returns the calls by line, None if torch's sync debug mode was never on."""
     windows = details[details["kind"] == Kind.SYNC_WINDOW]
     if len(windows) == 0:
         return None

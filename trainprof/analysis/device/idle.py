@@ -1,4 +1,4 @@
-"""Why a device was idle, by what the training thread did; and what of that comes only once."""
+"""Why a device was idle, by what the training thread did; and the part that comes once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from trainprof.analysis.device.activity import Activity, Overlap, gives_work
+from trainprof.analysis.device.activity import Activity, Overlap, launches_kernels
 from trainprof.analysis.device.kernel_share import KernelShare
 from trainprof.analysis.summary.device import KEEPS_UP_IN
 from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
@@ -36,37 +36,37 @@ IDLE_CAUSES: Final = (
     "compile_s",
     "unknown_s",
 )
-# Of the training phase: warm-up is left out of shares from here on.
+# Of the training phase: from here on shares exclude warm-up.
 _LEAST_WARMUP: Final = 0.02
-# The device keeps up with a phase that leaves so little work behind: of the host's time, or at all.
+# The device keeps up with a phase that leaves it at most this work: of the host's time, or in ns.
 _LEFT_SHARE: Final = 0.1
 _LEFT_NS: Final = 50_000
-# Of one kind of phase: where a device had so many behind it before they ended, it may get the
-# smallest kernels one by one.
-_OFTEN_DRY: Final = 0.5
-# Of the time: the driver's figure may be so much too small and be that device's all the same.
+# Of one kind of phase: if the device had finished this share at their end, kernels may have come
+# one by one.
+_OFTEN_IDLE: Final = 0.5
+# Of the time: the driver's figure may be this much too small and still be of that device.
 _DRIVER_OFF: Final = 0.05
 _KEEPS_UP_KINDS: Final = (Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER_STEP)
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A device in the training phase: its time at work, and why it was idle at other times.
+    """A device in the training phase: its busy time, and why it was idle otherwise.
 
     Attributes:
-        busy_share: Of the phase without `warmup_s`, at least and at most: while a mark was put and
-            not yet reached, and that with the time in which the host launched work. The driver's
-            kernel time narrows both. Copies between it and the host are no work.
-        because_s: One entry per IDLE_CAUSES; they add up to the phase without the least time at
-            work. `unknown_s` lies between the two bounds, `launch_s` is between the kernels of
-            phases by the driver, `warmup_s` what the first steps took beyond as many steady ones (0
-            where it is little), `compile_s` compiling after them.
-        exposed_s: Of data_wait, transfer and sync, the time at which the device was idle, at least
-            and at most.
-        ran_dry: By kind of phase, the share of those at whose end it had next to nothing left.
-        launch_bound_share: Idle while the host was in Python or launched work: at least and at
-            most.
-        copy_wait_s: Of copying, that in which the host was in a copy and the device did not copy.
+        busy_share: Low and high, of the phase without `warmup_s`: while a mark was not yet reached,
+            and the same with the time in which the host launched kernels. The driver's kernel time
+            narrows both. Copies to and from the host do not count.
+        because_s: One entry per IDLE_CAUSES; they add up to the phase without the low busy time.
+            `unknown_s` lies between the two bounds, `launch_s` is between kernels by the driver,
+            `warmup_s` is the first steps beyond the time of steady ones (0 if small), `compile_s`
+            later compilation.
+        exposed_s: Low and high of the idle time in data_wait, transfer and sync.
+        ran_dry: By kind of phase, the share at whose end it was about idle.
+        launch_bound_share: Low and high of the idle share while the host was in Python or launched
+            kernels.
+        copy_wait_s: The part of copying in which the host was in a copy and the device did not
+            copy.
     """
 
     busy_share: tuple[float, float]
@@ -84,11 +84,11 @@ def idle_of(
     compiling: Coverage,
     driver: KernelShare | None,
 ) -> Idle:
-    """Works out a device's idle time in the training phase.
+    """Returns a device's idle time in the training phase.
 
     Args:
         compiling: When torch.compile compiled.
-        driver: For how long a kernel ran, by its driver, once warm-up was over.
+        driver: The share of kernel time by its driver, after warm-up.
     """
     activity, window = overlap.activity, overlap.timeline.window
     start, end = window.loop_start, window.loop_end
@@ -109,7 +109,7 @@ def idle_of(
     because["copy_s"] += copied_s
     because["evaluation_s"] = sure["evaluation"]
     because["startup_s"] = startup_s
-    maybe_s = max(high_s - low_s, 0.0) + sure[_GIVEN_OUT]
+    maybe_s = max(high_s - low_s, 0.0) + sure[_LAUNCHING]
     because["unknown_s"] = min(maybe_s, length_s - low_s)
     because["host_s"] = max(length_s - low_s - sum(because.values()), 0.0)
     because["compile_s"] = min(again_s, because["unknown_s"])
@@ -151,23 +151,26 @@ def _within_driver(
     driver: KernelShare,
     warmup_s: float,
 ) -> float:
-    """Moves out of `unknown_s` what the driver shows; returns for how much longer it worked.
+    """Reduces `unknown_s` by the driver's report; returns the additional busy time.
 
-    The driver's figure is of a part of training; before that the marks are all there is.
+    The driver's figure is of a part of training; before that only marks count.
     """
     activity, window = overlap.activity, overlap.timeline.window
     begin, end = max(driver.span[0], window.loop_start), min(driver.span[1], window.loop_end)
     length_s = max(end - begin, 0) / 1e9
-    untold_s = max(min(activity.first_ns, begin) - window.loop_start, 0) / 1e9
+    before_s = max(min(activity.first_ns, begin) - window.loop_start, 0) / 1e9
     copied_s = _inside_s(activity.copying, window.loop_start, begin)
     least_s, most_s = (
-        max(_inside_s(at_work, window.loop_start, begin) - copied_s - untold_s - warmup_s, 0.0)
+        max(
+            _inside_s(at_work, window.loop_start, begin) - copied_s - before_s - warmup_s,
+            0.0,
+        )
         for at_work in (overlap.least, overlap.most)
     )
     if driver.high * length_s < low_s - most_s - _DRIVER_OFF * length_s:
         return 0.0  # it is another device
     unknown_s = because["unknown_s"]
-    keeps_up = max(_ran_dry(activity, overlap.timeline).values(), default=1.0) >= _OFTEN_DRY
+    keeps_up = max(_ran_dry(activity, overlap.timeline).values(), default=1.0) >= _OFTEN_IDLE
     high_s = min(max(driver.high * length_s + most_s - low_s, 0.0), unknown_s)
     least_s = min(max(driver.low(keeps_up=keeps_up) * length_s + least_s - low_s, 0.0), high_s)
     because["launch_s"] += unknown_s - high_s
@@ -175,8 +178,8 @@ def _within_driver(
     return least_s
 
 
-# Among the keys of `_left_s`: while the host gave out work.
-_GIVEN_OUT: Final = "given out"
+# A key of `_left_s`: while the host launched kernels.
+_LAUNCHING: Final = "launching"
 
 
 def _left_s(
@@ -184,28 +187,28 @@ def _left_s(
 ) -> dict[str, float]:
     """Returns the training phase's time outside `covered` by ledger key, in seconds.
 
-    Phases are together under `_GIVEN_OUT`, those of an evaluation too; Python between is left out.
+    Phases are summed under `_LAUNCHING`, those of evaluation too; Python between is excluded.
     """
     events, window = timeline.events, timeline.window
     in_loop = (events.start >= window.loop_start) & (events.start < window.loop_end)
     left = np.maximum(timeline.nesting.own_ns - covered_ns, 0)
-    gives = gives_work(timeline) & in_loop
-    left_s = {_GIVEN_OUT: float(left[gives].sum() / 1e9)}
+    launching = launches_kernels(timeline) & in_loop
+    left_s = {_LAUNCHING: float(left[launching].sum() / 1e9)}
     in_evaluation = within(timeline.segments, events.start)
     for key in _CAUSES:
-        mine = in_loop & ~gives & ~in_evaluation & (attribution.key == KEY[key])
+        mine = in_loop & ~launching & ~in_evaluation & (attribution.key == KEY[key])
         left_s[key] = float(left[mine].sum() / 1e9)
     segments = Coverage.of(timeline.segments, (window.loop_start, window.loop_end))
     evaluating = segments.total_ns() - int(covered.inside_ns(segments.starts, segments.ends).sum())
-    left_s["evaluation"] = max(evaluating - int(left[gives & in_evaluation].sum()), 0) / 1e9
+    left_s["evaluation"] = max(evaluating - int(left[launching & in_evaluation].sum()), 0) / 1e9
     return left_s
 
 
 def _part_of_step(events: Events, nesting: Nesting) -> Bool:
-    """Returns what is a part of a step by itself, and not of a phase around it.
+    """Returns which events are a part of a step, and not of a phase around it.
 
-    A gradient scaler steps around the optimizer's, and an optimizer around the closure in which a
-    step is computed, as Lightning has it.
+    A scaler's step is around the optimizer's, and the optimizer's around the closure that computes
+    a step, as in Lightning.
     """
     closures = np.flatnonzero(events.is_kind(Kind.CLOSURE) & (nesting.parent >= 0))
     calls_closure = np.zeros(len(events), dtype=bool)
@@ -235,43 +238,47 @@ def _inside_s(covered: Coverage, start: int, end: int) -> float:
 
 
 def _worked_once_s(overlap: Overlap, steady: Steady) -> float:
-    """Returns what the device surely worked in the first steps beyond as many steady ones."""
+    """Returns the low busy time of the first steps beyond that of steady ones."""
     timeline = overlap.timeline
     starts, ends = timeline.step_starts, timeline.steps.ends
     if not steady.warmup or not steady.mask.any():
         return 0.0
     worked = overlap.least.inside_ns(starts, ends)
     worked = worked - overlap.activity.copying.inside_ns(starts, ends)
-    # Before the first mark nothing is known, and that is in it too.
-    untold = np.clip(overlap.activity.first_ns - starts, 0, ends - starts)
-    worked = np.maximum(worked - untold, 0)
+    # The unknown time before the first mark is included.
+    unknown = np.clip(overlap.activity.first_ns - starts, 0, ends - starts)
+    worked = np.maximum(worked - unknown, 0)
     usual_ns = worked[steady.mask].mean()
     return max(float(worked[: steady.warmup].sum() - steady.warmup * usual_ns), 0.0) / 1e9
 
 
 def _once_s(overlap: Overlap, compiling: Coverage, steady: Steady) -> tuple[float, float]:
-    """Returns what warm-up took, and compiling after it, while the device did not surely work.
+    """Returns warm-up, and later compilation, while the device may have been idle.
 
-    Warm-up: what the first steps took beyond as many steady ones, and compiling in them.
+    Warm-up is the first steps beyond the time of steady ones, and compilation in them.
     """
     timeline = overlap.timeline
     events, ends = timeline.events, timeline.steps.ends
-    gives = gives_work(timeline) & ~within(timeline.segments, events.start)
-    gives &= events.start >= timeline.window.loop_start
+    launching = launches_kernels(timeline) & ~within(timeline.segments, events.start)
+    launching &= events.start >= timeline.window.loop_start
     around = timeline.nesting.innermost(events, compiling.starts)
-    # In Python between the phases it is the host's time.
-    compiled_ns = np.where((around >= 0) & gives[around], compiling.ends - compiling.starts, 0)
+    # In Python between the phases it counts as the host's time.
+    compiled_ns = np.where((around >= 0) & launching[around], compiling.ends - compiling.starts, 0)
     inside_ns = overlap.least.inside_ns(compiling.starts, compiling.ends)
     compiled_ns = np.maximum(compiled_ns - inside_ns, 0)
-    given_ns = np.maximum(timeline.nesting.own_ns - overlap.least_ns, 0)[gives]
-    given_ns_of_step = np.zeros(len(ends) + 1)
-    np.add.at(given_ns_of_step, np.searchsorted(ends, events.start[gives], side="right"), given_ns)
+    launched_ns = np.maximum(timeline.nesting.own_ns - overlap.least_ns, 0)[launching]
+    launched_of_step = np.zeros(len(ends) + 1)
+    np.add.at(
+        launched_of_step,
+        np.searchsorted(ends, events.start[launching], side="right"),
+        launched_ns,
+    )
     compiled_in = np.searchsorted(ends, compiling.starts, side="right")
-    np.subtract.at(given_ns_of_step, compiled_in, compiled_ns)
-    given_ns_of_step = np.maximum(given_ns_of_step[:-1], 0)
-    usual_ns = given_ns_of_step[steady.mask].mean() if steady.mask.any() else np.inf
+    np.subtract.at(launched_of_step, compiled_in, compiled_ns)
+    launched_of_step = np.maximum(launched_of_step[:-1], 0)
+    usual_ns = launched_of_step[steady.mask].mean() if steady.mask.any() else np.inf
     warming_ns = (
-        given_ns_of_step[: steady.warmup].sum() - steady.warmup * usual_ns if steady.warmup else 0.0
+        launched_of_step[: steady.warmup].sum() - steady.warmup * usual_ns if steady.warmup else 0.0
     )
     again_ns = compiled_ns[compiled_in >= max(steady.warmup, 1)].sum()
     once_ns = compiled_ns.sum() - again_ns + max(warming_ns, 0.0)

@@ -1,9 +1,9 @@
-"""How long a kernel ran, as NVIDIA's driver counts it: bounds of a device's work.
+"""The share of kernel time by NVIDIA's driver: bounds of a device's busy time.
 
-Compared with kernels that wait for a known time, on an H100 with driver 580: of 20 us and more, at
-10 to 90 % of the time, the driver's figure was the truth to a point or two. Each kernel counts for
-2.5 us more than it takes, so that launches of 5 us at 30 % read 45 %. It is never too low, and it
-holds the work of other programs on the device.
+Compared with kernels of known duration on an H100 with driver 580: for 20 us and more, at 10 to
+90 % of the time, the driver's figure was right to one or two points. Each kernel counts for 2.5 us
+more than it takes, so kernels of 5 us at 30 % read 45 %. It is never too low, and includes other
+programs on the device.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from trainprof.analysis.summary.device import Gpu
 from trainprof.record.notes import known
 
 _ASKED: Final = "utilization_gpu_percent"
-# The driver's windows are up to a second long; on fewer, and over less time, nothing is to rest.
+# The driver's windows are up to a second long; fewer windows, or less time, are not used.
 _WINDOW_NS: Final = NS_PER_S
 _LEAST_NS: Final = 2 * NS_PER_S
 _LEAST_READINGS: Final = 4
-# Of all time: what a reading may be off, and how many standard errors the mean of them.
+# Of all time: the error of a reading, and the standard errors of their mean.
 _OFF: Final = 0.03
 _ERRORS: Final = 2.0
-# So many times as long as it works a device may count as at work. The smallest kernels, 2 us long,
-# one after the other as a host that is too slow gives them out; larger ones, or such as pile up.
+# A device may count as busy for this many times its busy time: with the smallest kernels, 2 us,
+# launched one by one by a slow host; and with larger or queued ones.
 _OF_SMALL: Final = 1.7
 _OF_OTHERS: Final = 1.15
-# From here on there was always a next one.
+# From here on there was always a next kernel.
 _ALWAYS: Final = 0.97
-# A device that the script has not used yet, and that works all the same, works for somebody else.
+# A device that is busy before the script uses it works for another program.
 _OF_OTHERS_FROM: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class KernelShare:
-    """The share of a part of the run in which a kernel ran on a device, as the driver counts."""
+    """The share of a part of the run in which a kernel ran on a device, by its driver."""
 
     span: tuple[int, int]
     mean: float
@@ -48,13 +48,13 @@ class KernelShare:
 
     @property
     def high(self) -> float:
-        """What the device worked at most, as a share of the part."""
+        """Upper bound of the busy share of the part."""
         return min(self.mean + self.off, 1.0)
 
     def low(self, *, keeps_up: bool) -> float:
-        """Returns what it worked for the script, very likely at least.
+        """Returns the likely lower bound of the busy share for the script.
 
-        Less where it keeps up: it often had nothing left before it got more.
+        It is lower where the device keeps up, as it often was idle before the next kernel.
         """
         if not self.is_ours_alone:
             return 0.0
@@ -71,7 +71,7 @@ def kernel_share(
     span: tuple[int, int],
     first_used_ns: int,
 ) -> KernelShare | None:
-    """Returns the driver's figure for a span of the run, ns, None where it rests on too little.
+    """Returns the driver's figure for a span of the run, ns, None with too few readings.
 
     Args:
         index: Of the device in the script, which first used it at `first_used_ns`.
@@ -93,7 +93,7 @@ def kernel_share(
     before = share[at_ns < first_used_ns]
     inside = (at_ns[1:] >= span[0] + _WINDOW_NS) & (at_ns[1:] <= span[1]) & (np.diff(at_ns) > 0)
     lasted_ns, share = np.diff(at_ns)[inside], share[1:][inside]
-    # Readings that are closer than its windows tell of the same time.
+    # Readings closer than its windows cover the same time.
     count = min(len(share), 1 + int(lasted_ns.sum() / _WINDOW_NS))
     if len(share) < _LEAST_READINGS or lasted_ns.sum() < _LEAST_NS:
         return None
@@ -104,11 +104,11 @@ def kernel_share(
 
 
 def _of_script(gpus: Sequence[Gpu], index: int) -> Gpu | None:
-    """Returns the GPU that the script numbers so, None where that is not sure or it is a slice."""
+    """Returns the GPU of that number in the script, None if that is unsure or it is a slice."""
     numbered = [gpu for gpu in gpus if gpu.logical_index == index]
     if len(numbered) != 1 or numbered[0].mig is not None:
         return None
-    # In some virtual machines the driver lists no process at all.
+    # In some virtual machines the driver lists no processes.
     if numbered[0].is_used is False and numbered[0].processes:
         return None
     used = [gpu for gpu in gpus if gpu.is_used]

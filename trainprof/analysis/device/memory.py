@@ -1,4 +1,4 @@
-"""The memory of each device, from its allocator's figures at the ends of phases."""
+"""The memory of each device, from its allocator at the ends of phases."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.names import site_name
 from trainprof.record.schema import Kind, MemoryFigure, Topic
 
-# Growth is told of no fewer steps, and no fewer readings between steps.
+# Growth needs at least this many steps, and readings between steps.
 _MIN_GROWTH_STEPS: Final = 50
 _MIN_GROWTH_READINGS: Final = 20
-# In each of so many stretches even the low level has to lie above that of the one before.
+# In each of this number of stretches the minimum has to exceed that of the one before.
 _STRETCHES: Final = 4
 _LOW, _HIGH = 10, 90
-# It matters from any of these on: a step, of what there was, in all.
+# Growth matters from any of these on: per step, as a share, in total.
 _GROWS_A_STEP_BYTES: Final = 1_000_000
 _GROWS_SHARE: Final = 0.05
 _GROWS_BYTES: Final = 1 << 30
-# Slopes are those of all pairs of so many readings.
+# Slopes are of all pairs of at most this many readings.
 _MOST_PAIRED: Final = 400
-# From here on a number is no device's; a damaged log may tell any.
+# Devices have smaller numbers; a damaged log may hold any.
 _MOST_DEVICES: Final = 1 << 7
 _UNKNOWN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """One device's readings in their order; columns of shape (n,), -1 where not recorded.
+    """One device's readings in order; columns of shape (n,), -1 where not recorded.
 
     Attributes:
-        at_ns: When: an end of a phase, to the ns.
+        at_ns: Time: the end of a phase, exactly.
         figures: Bytes or counts by MemoryFigure.
     """
 
@@ -50,7 +50,7 @@ class Readings:
         return len(self.at_ns)
 
     def of(self, figure: MemoryFigure) -> Int64 | None:
-        """Returns a figure's column if it was recorded at all."""
+        """Returns a figure's column, None if never recorded."""
         column = self.figures[figure]
         return column if (column >= 0).any() else None
 
@@ -63,7 +63,7 @@ class Readings:
 
 
 def readings_of(details: npt.NDArray[np.void], device: int) -> Readings:
-    """Picks one device's readings out of a process's details; each fills in what did not change."""
+    """Returns one device's readings of a process's details, unchanged figures filled in."""
     rows = details[(details["kind"] == Kind.DEVICE_MEMORY) & (details["site"] == device)]
     flags, is_reading = rows["flags"], rows["flags"] == MemoryFigure.ALLOCATED
     number = np.cumsum(is_reading) - 1
@@ -90,7 +90,7 @@ def with_memory(
     warmup: int,
     is_part: bool,
 ) -> list[Device] | None:
-    """Adds each device's memory; one of which nothing else is known gets a row of its own.
+    """Adds each device's memory; a device without other figures gets a new row.
 
     Of a part of a run, the readings in the timeline's window count.
     """
@@ -143,7 +143,7 @@ def _device_memory(readings: Readings, timeline: Timeline, *, warmup: int) -> De
 
 
 def _counted(column: Int64 | None) -> int | None:
-    """Returns how far a count went up in all; the script may set it back to 0."""
+    """Returns the total increase of a count; the script may reset it."""
     if column is None:
         return None
     counts = column[column >= 0]
@@ -154,7 +154,7 @@ def _counted(column: Int64 | None) -> int | None:
 def _with_growth(
     memory: DeviceMemory, readings: Readings, timeline: Timeline, warmup: int
 ) -> DeviceMemory:
-    """Adds the slope of what tensors hold when steps end.
+    """Adds the slope of memory in tensors at the ends of steps.
 
     Source:
         Theil and Sen: the median of the slopes of all pairs. Thresholds: RULES.md, GP-9.
@@ -196,7 +196,7 @@ def _with_growth(
 
 
 def out_of_memory_of(metadata: Metadata, cwd: Any) -> OutOfMemory | None:
-    """Returns what is known of the error by which a process ended, None where there was none."""
+    """Returns the out-of-memory error that ended a process, or None."""
     for note in metadata.texts[Topic.OUT_OF_MEMORY].values():
         if not isinstance(note, dict):
             continue

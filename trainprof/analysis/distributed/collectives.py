@@ -1,9 +1,9 @@
 """Calls of torch.distributed, and ranks that the others wait for.
 
-A step of all ranks lasts as long as that of the slowest. Ranks meet where gradients are averaged:
-in the backward pass, in a forward that sends buffers, or where the script asks for it. What one
-rank spends elsewhere beyond all others, these wait there; also for a rank that computes longer,
-whose forward is longer though it starts no earlier.
+A step takes the time of the slowest rank. Ranks meet where gradients are averaged: in backward, in
+a forward that sends buffers, or in the script's collectives. There the others wait for the time
+that one rank spends elsewhere beyond all others. They also wait for a rank that computes longer:
+its forward is longer though it does not start earlier.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import COLLECTIVES, Kind
 
 _UNKNOWN: Final = "unknown"
-# Nobody waits for another rank in these.
+# No rank waits for another one in these.
 _OWN: Final = (
     "loader_start",
     "first_batch",
@@ -38,35 +38,35 @@ _OWN: Final = (
 _BETWEEN: Final = ("other",)
 _COMPUTING: Final = ("forward",)
 _CLEARLY: Final = 2
-# Calls of torch.distributed, which are no ledger key of their own.
+# Calls of torch.distributed, which have no ledger key.
 COMMUNICATION: Final = "communication"
-# Where gradients are averaged, and buffers or shards handed out.
+# Where gradients are averaged, and buffers or shards sent.
 _MEETING: Final = ("forward", "backward", COMMUNICATION)
 _MEETING_BEHIND: Final = ("backward", COMMUNICATION)
-# Of what ranks compute longer than the others, and of the steps in which they do: one rank's.
+# Of longer computing, and of its steps: the share of a single rank.
 _MOSTLY: Final = 0.7
-# Standard errors by which that is more often than in turn.
+# Standard errors by which that exceeds taking turns.
 _SURELY: Final = 3.0
-# Of a forward: a backward takes no more but for what it waits in.
+# Of a forward: a longer backward contains waiting.
 _BACKWARD_TIMES: Final = 2.0
-# Of a usual step: by so much a rank has to be behind all others (TraceML's straggler score).
+# Of a usual step: a straggler is behind all others by this share (TraceML's straggler score).
 _LATE_SHARE: Final = 0.1
 _FEWEST_STEPS: Final = 20
-# Ranks that train together take the same time, but for their first and last steps.
+# Ranks that train together take the same time, except for their first and last steps.
 _MOST_APART: Final = 0.1
-# What is told of: of the steps, or of all their time.
+# Stragglers are reported from these shares on: of the steps, or of their time.
 _TOLD_FROM_SHARE: Final = 0.05
 _TOLD_FROM_TIME: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Collectives:
-    """What lies between the parts of a step; what a forward or an evaluation calls is theirs.
+    """Calls between the parts of a step, without those of a forward or an evaluation.
 
     Attributes:
         by_line: Most time first.
         per_step: Of each step, ns, shape (n_steps,).
-        in_checkpoints: The same, of those to save a checkpoint, which are in neither.
+        in_checkpoints: The same, of calls in checkpoints, which are not in the others.
     """
 
     by_line: list[Collective]
@@ -107,7 +107,7 @@ def _per_step(starts: Int64, took_ns: Int64, ends: Int64) -> Int64:
 
 
 def _lengths_inside(begins: Int64, stops: Int64, starts: Int64, ends: Int64) -> Int64:
-    """Returns how much of each [begin, stop) the spans that start in it take."""
+    """Returns the time in each [begin, stop) of spans that start in it."""
     sums = np.concatenate([[0], np.cumsum(ends - starts)])
     lengths: Int64 = (
         sums[np.searchsorted(starts, stops)] - sums[np.searchsorted(starts, begins)]
@@ -128,7 +128,7 @@ def _by_line(rows: npt.NDArray[np.void], took_ns: Int64, sites: Sites) -> list[C
 
 
 def python_ns(per_step: Mapping[str, Int64], collectives: Collectives) -> Int64:
-    """Returns what of each step lies between its parts, and in no call of torch.distributed."""
+    """Returns the time between the parts of each step, without torch.distributed calls."""
     left: Int64 = np.maximum(per_step["other"] - collectives.per_step, 0)
     return left
 
@@ -138,8 +138,8 @@ class RankSteps:
     """The steps of one rank.
 
     Attributes:
-        spent: Ledger key to what each step spent under it, ns, shape (n,): `evaluation` included,
-            and COMMUNICATION, which is taken from `other`.
+        spent: Time of each step by ledger key, ns, shape (n,), with `evaluation`, and with
+            COMMUNICATION, which is taken from `other`.
     """
 
     rank: int
@@ -151,13 +151,13 @@ class RankSteps:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """What a rank did while the others waited for it.
+    """The cause of the other ranks' waiting for a rank.
 
     Attributes:
         phase: Ledger key.
         share_of_steps: In which it was last because of that.
-        seconds: By which steps would have been shorter had it been like the slowest of the others:
-            under `forward` with as much of its backward, by its own, in which the others wait.
+        seconds: Steps would have been shorter by this, had the rank been like the slowest of the
+            others; under `forward` with its backward in proportion.
     """
 
     rank: int
@@ -167,9 +167,9 @@ class Straggler:
 
 
 def stragglers(ranks: Sequence[RankSteps]) -> list[Straggler]:
-    """Returns which ranks were last, and by what, most seconds first.
+    """Returns which ranks were last, and why, most seconds first.
 
-    [] where not all take part in each step, and of few steps.
+    [] where not all ranks take part in each step, and with few steps.
     """
     steps = min(map(len, ranks), default=0)
     if len(ranks) < 2 or steps < _FEWEST_STEPS:
@@ -181,7 +181,7 @@ def stragglers(ranks: Sequence[RankSteps]) -> list[Straggler]:
     least_ns = _LATE_SHARE * float(np.median(walls))
     last, behind = _last([_sum(rank, _OWN, steps) for rank in ranks])
     last_between, between = _last([_sum(rank, _BETWEEN, steps) for rank in ranks])
-    # Who waits there for others, in a way that is not seen, is as late as one of them elsewhere.
+    # A rank that waits there, unseen, is late because of another rank.
     is_between = between >= _CLEARLY * behind
     is_between &= _is_waited_for(ranks, _MEETING, last_between, between)
     late = _rows(ranks, _BETWEEN, last_between, _from(least_ns, between, is_between))
@@ -199,7 +199,7 @@ def _sum(rank: RankSteps, keys: Sequence[str], steps: int) -> Int64:
 
 
 def _last(spent: Sequence[Int64]) -> tuple[Int64, Int64]:
-    """Returns of each step who spent most, as a position, and by how much more than all others."""
+    """Returns for each step the position of the slowest rank, and its excess over all others."""
     table = np.array(spent)
     ordered = np.sort(table, axis=0)
     last: Int64 = table.argmax(axis=0)
@@ -213,10 +213,9 @@ def _from(least_ns: float, behind: Int64, where: Bool) -> Int64:
 
 
 def _computing(ranks: Sequence[RankSteps], steps: int, least_ns: float) -> list[Straggler]:
-    """Returns the rank that computes longer than all others, if it is mostly the same one.
+    """Returns the rank that computes longer than all others, if it is mostly the same rank.
 
-    A forward in which a rank waits for a late one is as long as that is late: by all that comes
-    ahead of backward it is no later than the other.
+    A rank that waits in forward for a late one does not reach backward later than that one.
     """
     last, longer = _last([_sum(rank, _COMPUTING, steps) for rank in ranks])
     ahead = np.array([_sum(rank, (*_OWN, *_BETWEEN, *_COMPUTING), steps) for rank in ranks])
@@ -247,9 +246,9 @@ def _computing(ranks: Sequence[RankSteps], steps: int, least_ns: float) -> list[
 def _is_waited_for(
     ranks: Sequence[RankSteps], where: Sequence[str], last: Int64, behind: Int64
 ) -> Bool:
-    """Returns the steps in which all others were longer where ranks meet, by half of that at least.
+    """Returns the steps in which all others were longer where ranks meet, by half of that or more.
 
-    Else nobody waits for the rank that is last in `other`, or it is the one that waits there.
+    Else no rank waits for the one that is last in `other`, or that one waits itself.
     """
     meeting = np.array([_sum(rank, where, len(last)) for rank in ranks])
     own = meeting[last, np.arange(len(last))]
@@ -262,7 +261,7 @@ def _is_waited_for(
 def _rows(
     ranks: Sequence[RankSteps], keys: Sequence[str], last: Int64, behind: Int64
 ) -> list[Straggler]:
-    """Returns who was last by which key, where `behind` is not 0."""
+    """Returns the last rank and its key, where `behind` is not 0."""
     rows = []
     tables = [np.array([_sum(rank, (key,), len(last)) for rank in ranks]) for key in keys]
     for position, rank in enumerate(ranks):

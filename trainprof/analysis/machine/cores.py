@@ -1,4 +1,4 @@
-"""The cores that a training process may run on: which, and shared with how many ranks."""
+"""The cores that a training process may use, and the ranks that share them."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from trainprof.analysis.run.recording import Recording
     from trainprof.analysis.run.training_process import TrainingProcess
 
-# Linux's own limit (CONFIG_NR_CPUS of x86-64); a damaged log may tell any number.
+# Linux's limit (CONFIG_NR_CPUS of x86-64); a damaged log may hold any number.
 _MOST_PROCESSORS: Final = 8192
 _RANGE: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
-# A damaged manifest may tell any number.
+# A damaged manifest may hold any number.
 _MOST_RANKS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Some of a host's.
+    """Cores of a host.
 
     Attributes:
-        usable: How many can be kept busy, a CPU quota considered; None where unknown.
+        usable: Their number within the CPU quota; None where unknown.
         physical: The same with the hyper-threads of a core counted once, or None.
-        numbers: Of the processors; () where they are not known.
+        numbers: Of the processors; () where unknown.
     """
 
     usable: float | None = None
@@ -39,14 +39,14 @@ class Cores:
     numbers: tuple[int, ...] = ()
 
     def may_share(self, other: Cores) -> bool:
-        """Whether some may be among another process's."""
+        """Whether another process may use some of them."""
         return not self.numbers or not other.numbers or bool({*self.numbers} & {*other.numbers})
 
 
 def cores_of(host: Mapping[str, Any], process: TrainingProcess) -> Cores:
     """Returns the cores of a training process and its loaders' workers.
 
-    They may be others than its supervisor's: taskset, numactl, a launcher or script that binds it.
+    They may differ from its supervisor's: taskset, numactl, a launcher or script that binds it.
     """
     seen = Cores(
         number(host.get("usable_cores"), 0.0) or None,
@@ -60,7 +60,7 @@ def cores_of(host: Mapping[str, Any], process: TrainingProcess) -> Cores:
         own |= _recorded_cores(worker.texts_of(Topic.ENVIRONMENT).values())
     if own == {*seen.numbers}:
         return seen
-    # What affinity leaves is in the numbers: less than that is a quota.
+    # Affinity is in the numbers: a smaller number of cores is a quota.
     is_quota = seen.usable is not None and seen.usable < (len(seen.numbers) or _MOST_PROCESSORS)
     most = seen.usable if is_quota and seen.usable is not None else float(len(own))
     physical = _physical(host, own)
@@ -101,15 +101,15 @@ def _numbers(text: str) -> set[int]:
 
 @dataclass(frozen=True, slots=True)
 class HostPart:
-    """What one training process has of its host.
+    """One training process's part of its host.
 
     Attributes:
-        ranks: Of the run, that share its cores, this one among them; 1 of no ranks.
-        recorded_on: Numbers of the cores that it and the processes recorded with it may be on; ()
-            where they are not known.
-        others_percent: Used by ranks on the same cores that had a trainprof of their own, in the
-            mean; 100 is one core. None where not all of them are known.
-        launched_on: How many cores trainprof itself may be on; 0 where that is not known.
+        ranks: Number of ranks that share its cores, with itself.
+        recorded_on: Numbers of the cores that it and the processes recorded with it may use; ()
+            where unknown.
+        others_percent: Mean CPU use of ranks on the same cores with their own trainprof; 100 is one
+            core. None where some are unknown.
+        launched_on: Number of cores that trainprof may use; 0 where unknown.
     """
 
     cores: Cores
@@ -127,14 +127,14 @@ def are_ranks(processes: Sequence[TrainingProcess]) -> bool:
 def parts_of_recordings(
     pairs: Sequence[tuple[Recording, TrainingProcess]],
 ) -> list[HostPart]:
-    """Returns what each of several ranks, with a trainprof each, has of its host."""
+    """Returns the host part of each of several ranks with their own trainprof."""
     hosts = [recording.section("host").get("name") for recording, _ in pairs]
     cores = [cores_of(recording.section("host"), process) for recording, process in pairs]
     used = [_used_percent(recording) for recording, _ in pairs] if len(pairs) > 1 else [None]
     parts = []
     for own, (recording, _) in enumerate(pairs):
         here = [at for at, host in enumerate(hosts) if host == hosts[own]]
-        # A launcher may bind each rank to cores of its own.
+        # A launcher may bind each rank to different cores.
         sharing = [at for at in here if cores[at].may_share(cores[own])]
         launched = integer(recording.manifest.get("local_world_size")) or 1
         at_work = max(launched if launched <= _MOST_RANKS else 1, len(here))
@@ -156,7 +156,7 @@ def parts_of_recordings(
 def parts_of_processes(
     recording: Recording, processes: Sequence[TrainingProcess]
 ) -> list[HostPart]:
-    """Returns what each process of one recording has of its host."""
+    """Returns the host part of each process of one recording."""
     alone = parts_of_recordings([(recording, processes[0])])[0]
     cores = [cores_of(recording.section("host"), process) for process in processes]
     is_known = all(own_cores.numbers for own_cores in cores)
@@ -175,7 +175,7 @@ def parts_of_processes(
 
 
 def _used_percent(recording: Recording) -> float | None:
-    """Returns the CPU that its processes used, 100 = one core; None where nothing was sampled."""
+    """Returns the CPU use of its processes, 100 = one core; None without samples."""
     ticks = ticks_of(recording.process_lines)
     if not ticks:
         return None

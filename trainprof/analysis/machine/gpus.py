@@ -30,20 +30,19 @@ from trainprof.analysis.summary.device import (
 from trainprof.record.notes import known
 
 MAX_PROCESSES: Final = 64
-# A device's own time stands behind its line's by what the calls took; more is damage.
+# A device's time comes after its line's by the time of the calls; more is damage.
 _MAX_LATE_NS: Final = 60 * NS_PER_S
 _MJ_PER_WH: Final = 3.6e6
-# Power is not drawn on between two samples that are further apart.
+# Power is not interpolated between samples that are further apart.
 _MAX_POWER_GAP_S: Final = 60.0
-# NVML's bits of what keeps clocks down, nvmlClocksEventReason* in nvml.h: power cap, hardware
-# slowdown, sync boost, software and hardware thermal slowdown, power brake. Others limit nothing
-# that work would need.
+# NVML's bits of throttling, nvmlClocksEventReason* in nvml.h: power cap, hardware slowdown, sync
+# boost, software and hardware thermal slowdown, power brake. Others do not slow work.
 _LIMITS: Final = 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x80
 _BITS: Final = 63
 
 
 def gpus_of(gpu_lines: Sequence[Line], window: Window, own_pids: Collection[int]) -> list[Gpu]:
-    """Returns every device seen, by index."""
+    """Returns every device, by index."""
     seen: dict[tuple[int, str], list[Line]] = defaultdict(list)
     for line in gpu_lines:
         for device in entries(line, "gpus"):
@@ -57,7 +56,7 @@ def gpus_of(gpu_lines: Sequence[Line], window: Window, own_pids: Collection[int]
 
 
 def energy_of(gpus: Sequence[Gpu], samples: int | None) -> Energy | None:
-    """Returns what the script's GPUs used together, or None where one of them is unknown."""
+    """Returns the energy of the script's GPUs, or None where that of a GPU is unknown."""
     used = [gpu for gpu in gpus if gpu.is_used]
     counted = used or [gpu for gpu in gpus if gpu.is_visible is not False]
     energies = [gpu.energy_wh for gpu in counted if gpu.energy_wh is not None]
@@ -113,13 +112,13 @@ def _gpu(index: int, samples: list[Line], window: Window, own_pids: Collection[i
 
 
 def _asked(samples: Sequence[Line], name: str) -> tuple[Floats, Times]:
-    """Returns a metric and its times, of the samples in which it was asked for."""
+    """Returns a metric and its times, of the samples that include it."""
     asked = [sample for sample in samples if name in sample]
     return field_column(asked, name), times_of(asked)
 
 
 def _throttled_share(masks: Floats, times_ns: Times, window: Window) -> float | None:
-    """Returns for which share of the time one of NVML's masks has a limit of the clocks."""
+    """Returns the share of the time in which NVML reports throttling."""
     masks = np.where((masks >= 0) & (masks < 2.0**_BITS), masks, np.nan)
     spans = gauge(masks, times_ns, window, since_ns=window.start_ns)
     if not len(spans.values):
@@ -131,8 +130,8 @@ def _throttled_share(masks: Floats, times_ns: Times, window: Window) -> float | 
 def _energy_wh(samples: Sequence[Line], window: Window) -> tuple[float | None, bool]:
     """Returns a device's energy in Wh over the run, and whether a part of it is an estimate.
 
-    The difference of the driver's counter counts where that grows or stands still. Where it goes
-    back (the driver was reloaded) or is missing, the power samples are integrated (trapezoid).
+    The driver's counter is used where it does not decrease. Where it does (the driver was
+    reloaded) or is missing, power samples are integrated (trapezoid).
     """
     times_ns = times_of(samples)
     passed_s = np.diff(times_ns) / NS_PER_S

@@ -34,34 +34,34 @@ if TYPE_CHECKING:
 Key = tuple[int, int]  # pid and start time
 Samples = list[tuple[int, Line]]  # of one process: time in ns, and its counters
 
-# Only the biggest are listed: a run may start thousands of short processes.
+# Only the largest are listed: a run may start thousands of short processes.
 MAX_PROCESSES: Final = 64
 # "Grown" compares with the first third: fewer samples have none.
 MIN_SAMPLES_FOR_GROWTH: Final = 3
-# From so much on it is worth a sentence: of what there was, and at all.
+# Growth is reported from these on: as a share, and in bytes.
 LEAST_GROWTH_SHARE: Final = 0.1
 LEAST_GROWTH_BYTES: Final = 100 << 20
 _LEAST_SAMPLES: Final = 12
 _LEAST_STEPS: Final = 20
-# What fills up (a cache, buffers) grows ever more slowly: from each part of the run to the next it
-# has to grow by so much of what it grows on average, at the end too.
+# Caches and buffers grow ever more slowly: growth has to reach this share of its average from each
+# part of the run to the next, at the end as well.
 _PARTS: Final = 5
 _EVENLY: Final = 0.5
-# Mapped files are in memory as long as the system has room, so that reading them is no growth.
+# Mapped files stay in memory while there is room: reading them is not growth.
 _OWN: Final = "rss_without_files_bytes"
 _RESIDENT: Final = "rss_bytes"
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The process tree at one sample; zombies are in it, with their CPU time."""
+    """The process tree at one sample, with zombies and their CPU time."""
 
     t_ns: int
     processes: dict[Key, Line]
 
     @property
     def rss_bytes(self) -> float | None:
-        """Memory of the processes that live; None when none does."""
+        """Memory of living processes; None without any."""
         sizes = [_rss_bytes(process) for process in self.processes.values()]
         return sum(size for size in sizes if size is not None) if any(sizes) else None
 
@@ -108,8 +108,8 @@ def tick_times(ticks: list[Tick]) -> Times:
 def _tree_cpu_ns(before: Tick, after: Tick) -> float:
     """Returns the CPU time that the tree took from one sample to the next, in ns.
 
-    A process that ended in between is found in what its parent reaped, together with what was
-    counted for it before; one that started and ended in between is found there alone.
+    The time of a process that ended in between is in its parent's reaped time, with its earlier
+    time; that of a process that also started in between is there only.
     """
     own = reaped = 0.0
     for key, process in after.processes.items():
@@ -133,14 +133,14 @@ def _reaped_cpu_ns(process: Line) -> float:
 
 
 def _rss_bytes(process: Line) -> float | None:
-    """Returns a living process's memory; one that is ending has given its memory back already."""
+    """Returns a living process's memory; an ending process has freed it already."""
     return None if process.get("state") in ("Z", "X") else known(process.get("rss_bytes")) or None
 
 
 def processes_of(ticks: list[Tick], window: Window, main_pid: int | None) -> list[dict[str, Any]]:
     """Returns the processes by CPU time, at most MAX_PROCESSES of them and the main one always."""
     timed: dict[Key, Samples] = {}
-    # The sample before a process's first one, or the run's start: its first gauges hold from there.
+    # A process's first gauges hold from the sample before, or the run's start.
     since_ns: dict[Key, int] = {}
     before_ns = window.start_ns
     for tick in ticks:
@@ -220,7 +220,7 @@ def resources_of(samples: Samples, start_ns: int, end_ns: int) -> dict[str, Any]
 def last_sample(
     host_lines: Sequence[Line], ticks: list[Tick], window: Window, main_pid: int | None
 ) -> dict[str, Any] | None:
-    """Returns the tree's memory at the last sample in which the main process lived."""
+    """Returns the tree's memory at the last sample with a living main process."""
     alive = [
         (tick.t_ns, *sizes)
         for tick in ticks
@@ -243,7 +243,7 @@ def last_sample(
 
 
 def _sizes(tick: Tick, main_pid: int | None) -> tuple[float, float] | None:
-    """Returns (main, children) memory in bytes, or None when the main process does not live."""
+    """Returns (main, children) memory in bytes, or None without a living main process."""
     main = None
     children = 0.0
     for (pid, _), process in tick.processes.items():
@@ -277,9 +277,9 @@ def memory_growth(
     room_bytes: float | None,
     pass_starts: Int64,
 ) -> MemoryGrowth | None:
-    """Returns by how much each step grows the memory of the process that trains.
+    """Returns the growth of the training process's memory per step.
 
-    None where it doesn't, or not evenly: loading something once or filling a cache comes to an end.
+    None without steady growth: loading something once or filling a cache ends.
 
     Args:
         step_ends: Of all steps, ns, in order.
@@ -298,7 +298,7 @@ def memory_growth(
     if len(size) < _LEAST_SAMPLES:
         return None
     step = warmup + np.searchsorted(ends, t_ns, side="right")
-    # Medians, for single samples meet batches and gradients, or do not.
+    # Medians, as single samples may include batches and gradients.
     at, middle = (
         np.array([np.median(part) for part in np.array_split(values, _PARTS)])
         for values in (step, size)
@@ -323,10 +323,10 @@ def memory_growth(
 def copied_by_workers(
     ticks: list[Tick], main_pid: int | None, loaders: Iterable[Loader]
 ) -> CopiedPages | None:
-    """Returns what workers copied of the memory that they share with the process that forked them.
+    """Returns the memory that forked workers copied from their parent, of the loader with most.
 
-    Of the loader whose workers copied most. Their private memory grows then and what they have in
-    all does not; what is given back elsewhere becomes private without a copy.
+    Their private memory then grows without their total memory. Memory that other processes free
+    becomes private without a copy.
     """
     grown = [_copied(ticks, main_pid, loader) for loader in loaders if loader.fetch is not None]
     known = [copied for copied in grown if copied is not None]
@@ -363,19 +363,19 @@ def _copied(ticks: list[Tick], main_pid: int | None, loader: Loader) -> CopiedPa
 
 
 def _grown(samples: Samples, start_ns: int, end_ns: int) -> float:
-    """Returns by how much a process's own memory grew, shared pages counted, bytes."""
+    """Returns the growth of a process's memory with shared pages, bytes."""
     sizes = [known(p.get(_OWN)) for t_ns, p in samples if start_ns <= t_ns <= end_ns]
     own = [size for size in sizes if size is not None]
     return own[-1] - own[0] if own else 0.0
 
 
 def room_of(memory: dict[str, object], last_sample: dict[str, object] | None) -> float | None:
-    """Returns what memory was left at the end, of the host or of the container's limit; or None."""
+    """Returns the free memory at the end, of the host or within the container's limit, or None."""
     free = number_at(last_sample, "host_available_bytes")
     limit, used = number_at(memory, "limit_bytes"), number_at(memory, "tree_pss_bytes", "max")
     if limit is None:
         return free
-    # Resident memory counts pages that processes share once for each of them.
+    # Resident memory counts shared pages once per process.
     if free is None or used is None or used >= limit:
         return None
     return min(free, limit - used)

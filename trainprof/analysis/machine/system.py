@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_INTERVAL_S: Final = 0.5
 _US_PER_S: Final = 1_000_000
-# Samples whose spans lie mostly outside a window say nothing about it.
+# Samples whose spans lie mostly outside a window are not used for it.
 _MIN_WINDOW_SHARE: Final = 0.5
 _IDLE_MODES: Final = ("idle_ns", "iowait_ns")
 
@@ -55,7 +55,7 @@ def system_of(
     Each {stat} is {mean, min, max, p5, p50, p95, p99}, or None where nothing was observed.
 
     Args:
-        samples: That were trained on.
+        samples: Training samples.
     """
     host_lines, gpu_lines, window = recording.host_lines, recording.gpu_lines, Window(*span)
     if not (host_lines or recording.process_lines or gpu_lines):
@@ -88,10 +88,10 @@ def system_of(
 def samples_between(
     host_lines: Sequence[Line], process_lines: Sequence[Line], start_ns: int, end_ns: int
 ) -> dict[str, float] | None:
-    """Returns what the machine did inside a short window, as means; None where that is not known.
+    """Returns the machine's means inside a short window; None where unknown.
 
-    In host_cpu_percent 100 is all cores, in tree_cpu_percent one. A window so short that its
-    samples tell mostly of the time around it is not known.
+    In host_cpu_percent 100 is all cores, in tree_cpu_percent one. A window is unknown if its
+    samples cover mostly the time around it.
     """
     window = Window(start_ns, end_ns)
     host = lines_around(host_lines, window)
@@ -150,7 +150,7 @@ def _memory(
 ) -> dict[str, Any]:
     # PSS is read far less often than the rest: a sample without it does not end a span.
     with_pss = [tick for tick in ticks if tick.pss_bytes is not None]
-    # It is read every 10 s: the one reading of a short run, at its start, tells nothing.
+    # It is read every 10 s: the single reading at the start of a short run is not used.
     with_pss = with_pss if len(with_pss) > 1 else []
     return {
         "host_total_bytes": _last(host_lines, "memory_total_bytes"),
@@ -225,7 +225,7 @@ def _cost(host_lines: Sequence[Line]) -> dict[str, Any]:
 def _cpu_shares(host_lines: Sequence[Line], window: Window) -> tuple[Spans, Spans]:
     """Returns busy percent, 100 = all cores, and the share of waiting for I/O.
 
-    Both are shares of the kernel's own total, so its ticks need not agree with the clock.
+    Both are shares of the kernel's total, so its ticks may differ from the clock.
     """
     modes = [_cpu_times(line) for line in host_lines]
     # The kernel's iowait may step back by a tick.

@@ -1,9 +1,9 @@
-"""How many times as fast one side trains as the other: a ratio, its 95 % interval, a verdict.
+"""The speedup of one side over the other: a ratio, its 95 % interval, a verdict.
 
-With one run a side a block bootstrap of its steps gives the noise inside the run. Its steps cannot
-show that all of a run was fast or slow: the interval is widened by `chance`, what two runs of the
-same script may differ by. Repeated runs are the units of Welch's t; the spread of two is weighed
-with `chance`. One run against three or more takes their spread, and its own `chance` on top.
+With one run a side, a block bootstrap of its steps estimates the noise inside the run. As steps
+cannot show that a whole run was fast or slow, the interval is widened by `chance`: the difference
+between two runs of the same script. Repeated runs are the units of Welch's t; the spread of two is
+weighed with `chance`. One run against three or more uses their spread, and adds its `chance`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from trainprof.analysis.summary.tune import SLOWER as SLOWER
 from trainprof.analysis.summary.tune import UNKNOWN as UNKNOWN
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 
-# Runs of the same script on a machine of its own differ by about 1 % (standard deviation), as
-# benchmarks/compare_false_alarms.py measured: two of them by less than 2.8 % in 95 of 100 cases.
+# Runs of the same script on a machine without other work differ by about 1 % (standard deviation),
+# by benchmarks/compare_false_alarms.py: two of them by less than 2.8 % in 95 of 100 cases.
 LEAST_CHANCE: Final = 0.035
-# Twice what the halves of a run differ by: two runs are further apart than they are.
+# Times the difference of a run's halves: two runs differ more than those.
 _DRIFT_COUNTS: Final = 2.0
-# A wider interval says that nothing is known, not that nothing was changed.
+# A wider interval means unknown, not unchanged.
 _TOO_WIDE: Final = 1.25
 _WIDEST: Final = 50.0  # of a ratio's logarithm
 # From this number of runs on, a side alone shows how much runs vary.
 _TELLING_REPEATS: Final = 3
-# What is known of machines of a kind counts as a spread with this number of degrees of freedom.
+# Prior knowledge of a kind of machine counts as a spread with these degrees of freedom.
 _CHANCE_DEGREES: Final = 3.0
-# Standard deviation of starts of epochs: eight pairs on a virtual machine differed by 14 to 45 %.
+# Standard deviation of epoch starts: eight pairs on a virtual machine differed by 14 to 45 %.
 _STARTS_WANDER: Final = 0.3
 _UPPER: Final = 0.975
 T = TypeVar("T")
@@ -49,15 +49,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast one run trained.
+    """The pace of one run.
 
     Attributes:
-        mean_s: Of its steady steps, with what starts of epochs add.
-        steps_s: Each of them in order of time; None where only the mean is left.
+        mean_s: Of its steady steps, with their share of epoch starts.
+        steps_s: Each of them in order of time; None where only the mean is known.
         cycle: Steps after which waits repeat.
         disturbance, wandering: Shares by which other processes, or virtual cores that changed
             their pace, may have made the run longer.
-        starts_s: What each start of an epoch adds to a step.
+        starts_s: Time that each epoch start adds to a step.
     """
 
     mean_s: float
@@ -79,7 +79,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """What two runs of the same script may differ by on a machine like this: a share, and why."""
+    """The difference between two runs of the same script on such a machine: a share, and why."""
 
     share: float
     why: str
@@ -87,13 +87,13 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class SpeedUp:
-    """How many times as many steps OTHER makes in the same time.
+    """The speedup of OTHER over BASE.
 
     Attributes:
-        low, mid, high: 1.25 is a quarter more steps.
+        low, mid, high: 1.25 is a quarter more steps in the same time.
         verdict: faster|slower|no_visible_difference|unknown.
-        chance: What one run each may differ by for no reason, or one alone by what it met; None
-            where more runs show it.
+        chance: The difference of single runs by chance, or of a single run by its disturbances;
+            None where more runs show it.
         why_unknown: Why the verdict is unknown.
     """
 
@@ -117,7 +117,7 @@ class SpeedUp:
         return SpeedUp(low, mid, high, _verdict(low, high), self.chance)
 
     def unless_too_noisy(self) -> SpeedUp:
-        """Returns the same, its verdict `unknown` where a difference that matters may hide."""
+        """Returns the same, its verdict `unknown` where it may hide a relevant difference."""
         if self.verdict != NO_VISIBLE_DIFFERENCE or self.low is None or self.high is None:
             return self
         if self.high <= _TOO_WIDE * self.low:
@@ -129,22 +129,22 @@ class SpeedUp:
 
 
 def speed_up(base: Sequence[Pace], other: Sequence[Pace], *, took_turns: bool = False) -> SpeedUp:
-    """Returns how many times as fast OTHER's runs train.
+    """Returns the speedup of OTHER's runs.
 
-    Where the sides `took_turns`, a run alone met what those of the other side did.
+    If the sides `took_turns`, a single run had the same disturbances as the other side's.
     """
     ratio = fmean(pace.mean_s for pace in base) / fmean(pace.mean_s for pace in other)
     lengths = [len(pace.steps_s) for pace in (*base, *other) if pace.steps_s is not None]
     fewest = min(lengths, default=MIN_STEADY_STEPS)
     if fewest < MIN_STEADY_STEPS:
-        why = f"{fewest} steady steps are not enough, a verdict takes {MIN_STEADY_STEPS}"
+        why = f"{fewest} steady steps are too few, a verdict needs {MIN_STEADY_STEPS}"
         return SpeedUp(None, ratio, None, UNKNOWN, None, why)
     chance = chance_of(base, other)
     if took_turns and lone_of(base, other) is not None:
         chance = replace(chance, share=0.0)
     half = _half_width(base, other, math.log1p(chance.share))
     if half is None:
-        why = "what the single steps took is not known: one run each tells nothing of its noise"
+        why = "single step times are unknown, so is the noise of one run each"
         return SpeedUp(None, ratio, None, UNKNOWN, None, why)
     widening = math.exp(min(half, _WIDEST))
     low, high = ratio / widening, ratio * widening
@@ -162,15 +162,15 @@ def are_repeated(base: int, other: int) -> bool:
 
 
 def lone_of(base: Sequence[T], other: Sequence[T]) -> T | None:
-    """Returns the run that is alone on its side, where the other side shows how much runs vary."""
+    """Returns the single run of its side, if the other side shows how much runs vary."""
     lone, group = sorted((base, other), key=len)
     return lone[0] if len(lone) == 1 and are_repeated(len(lone), len(group)) else None
 
 
 def chance_of(base: Sequence[Pace], other: Sequence[Pace]) -> Chance:
-    """Returns what one run each may differ by for no reason: LEAST_CHANCE, or what they met.
+    """Returns the difference of single runs by chance: LEAST_CHANCE, or by their disturbances.
 
-    Of a run alone against three or more it is what that one met, 0 up to LEAST_CHANCE.
+    For a single run against three or more it is its disturbance, 0 up to LEAST_CHANCE.
     """
     lone = lone_of(base, other)
     if lone is not None:
@@ -182,12 +182,12 @@ def chance_of(base: Sequence[Pace], other: Sequence[Pace]) -> Chance:
     for side in (base, other):
         means = [pace.mean_s for pace in side]
         apart = math.log(max(means) / min(means))
-        chances.append(Chance(_DRIFT_COUNTS * apart, "repeated runs differ so much"))
+        chances.append(Chance(_DRIFT_COUNTS * apart, "as repeated runs differ"))
     return max(chances, key=lambda chance: chance.share)
 
 
 def _met_by(pace: Pace) -> list[Chance]:
-    """Returns what a run itself shows that may have made it faster or slower."""
+    """Returns the signs that a run may have been faster or slower than usual."""
     chances = [
         Chance(pace.disturbance, "other processes kept the CPU busy"),
         Chance(pace.wandering, "virtual cores may change their pace"),
@@ -199,7 +199,7 @@ def _met_by(pace: Pace) -> list[Chance]:
 
 
 def _error_of_starts(starts_s: Floats) -> float:
-    """Returns the standard error of their mean, so wide that 1.96 of it hold 95 %: they are few."""
+    """Returns the standard error of the mean of few runs, scaled to a normal 95 %."""
     count = len(starts_s)
     known = (_STARTS_WANDER * float(np.abs(starts_s).mean())) ** 2
     seen = float(np.var(starts_s, ddof=1)) if count > 1 else 0.0
@@ -208,9 +208,9 @@ def _error_of_starts(starts_s: Floats) -> float:
 
 
 def _half_width(base: Sequence[Pace], other: Sequence[Pace], by_chance: float) -> float | None:
-    """Returns how far the interval of the ratio's logarithm reaches, None where that is unknown.
+    """Returns the half width of the interval of the ratio's logarithm, None where unknown.
 
-    No spread of runs is smaller than the noise inside them makes it: two may agree by luck.
+    The spread of runs is at least the noise inside them: two may agree by luck.
     """
     inside = [_inside(side) for side in (base, other)]
     if not are_repeated(len(base), len(other)):
@@ -223,7 +223,7 @@ def _half_width(base: Sequence[Pace], other: Sequence[Pace], by_chance: float) -
         error = max(variances) * (1 / len(base) + 1 / len(other))
         by_spread = t_quantile(_UPPER, max(len(base), len(other)) - 1.0) * math.sqrt(error)
         return math.hypot(by_spread, by_chance)
-    # Two runs differ by as much as chance lets them in 95 of 100 cases.
+    # Two runs differ by at most `chance` in 95 of 100 cases.
     by_machine = (by_chance / NORMAL) ** 2 / 2
     error = weights = 0.0
     for side, variance, noise in zip((base, other), variances, inside, strict=True):
@@ -237,7 +237,7 @@ def _half_width(base: Sequence[Pace], other: Sequence[Pace], by_chance: float) -
 
 
 def _weighed(seen: float, degrees: float, known: float) -> tuple[float, float]:
-    """Returns a variance of few figures weighed with one known beforehand, and its degrees.
+    """Returns a variance of few figures weighed with a prior one, and its degrees of freedom.
 
     Source:
         Smyth 2004 (limma), moderated t.
@@ -252,7 +252,7 @@ def _between(side: Sequence[Pace]) -> float:
 
 
 def _inside(side: Sequence[Pace]) -> float | None:
-    """Returns the relative variance of a mean by the noise inside runs; None: not known of all."""
+    """Returns the relative variance of a mean by the noise inside runs; None if unknown."""
     errors = [pace.error() for pace in side]
     known = [error**2 for error in errors if error is not None]
     return fmean(known) if len(known) == len(side) else None

@@ -18,13 +18,13 @@ Floats = npt.NDArray[np.float64]
 DRAWS: Final = 2000
 CONFIDENCE: Final = 0.95
 _FEWEST_BLOCKS: Final = 6
-# Steps less alike count as independent.
+# Steps with a smaller autocorrelation count as independent.
 _UNLIKE: Final = 0.1
 _SEED: Final = 20_261_121  # the same runs give the same interval
 NORMAL: Final = 1.959964
-# Of a half's steps: this share may have met something that others did not.
+# Of a half's steps: this share may be unusual.
 _SLOWEST_SHARE: Final = 0.1
-# Of a step that would remain without its largest part.
+# The least share of a step that remains without its largest part.
 _LEAST_REST: Final = 0.01
 # Of the integration of Student's density.
 _POINTS: Final = 20_001
@@ -33,10 +33,10 @@ _MANY: Final = 1000.0
 
 
 def block_length(steps: Floats, *, cycle: int = 1) -> int:
-    """Returns how many steps in a row are drawn together.
+    """Returns the number of consecutive steps in a block.
 
-    Three times as many as it takes until two steps are unlike, at least the square root of their
-    number, at most a sixth of them. All that in whole cycles, of which two blocks must fit.
+    Three times the lag from which on steps are independent, at least the square root of their
+    number, at most a sixth of it. In whole cycles, with room for two blocks.
 
     Args:
         steps: Durations in order of time.
@@ -51,7 +51,7 @@ def block_length(steps: Floats, *, cycle: int = 1) -> int:
 
 
 def _alike_for(steps: Floats, longest: int) -> int:
-    """Returns the first lag with an autocorrelation below `_UNLIKE`, `longest` if none before."""
+    """Returns the first lag with an autocorrelation below `_UNLIKE`, at most `longest`."""
     centred = steps - steps.mean()
     power = float(centred @ centred)
     if power <= 0:
@@ -64,22 +64,22 @@ def _alike_for(steps: Floats, longest: int) -> int:
 
 
 def standard_error(steps: Floats, *, cycle: int = 1) -> float:
-    """Returns that of the mean step, so wide that 1.96 of it hold 95 %; steps must not be empty."""
+    """Returns the standard error of the mean step, scaled to a normal 95 %; needs steps."""
     length = block_length(steps, cycle=cycle)
     blocks = max(len(steps) // length, 1)
     starts = np.random.default_rng(_SEED).integers(0, len(steps), (DRAWS, blocks))
     sums = np.concatenate([[0.0], np.cumsum(np.concatenate([steps, steps[:length]]))])
     means = (sums[starts + length] - sums[starts]).sum(axis=1) / (blocks * length)
-    # Few blocks vary less in their draws than the mean does.
+    # With few blocks, draws vary less than the mean.
     few = max(blocks - 1, 1)
     widening = t_quantile((1 + CONFIDENCE) / 2, few) / NORMAL * math.sqrt(blocks / few)
     return float(means.std()) * widening
 
 
 def half_split_noise(steps: Floats) -> float:
-    """Returns by how much the two halves of a run differ, as a share of their mean.
+    """Returns the difference between the two halves of a run, as a share of their mean.
 
-    Without the slowest steps of each half: slow samples or checkpoints are no noise.
+    Without the slowest steps of each half: slow samples and checkpoints are not noise.
     """
     if len(steps) < 2:
         return 0.0
@@ -89,7 +89,7 @@ def half_split_noise(steps: Floats) -> float:
 
 
 def half_split_noise_without(steps: Floats, part: Floats) -> float:
-    """Returns by how much the halves differ in what steps would gain without a part of them.
+    """Returns the difference between the halves in the gain of steps without a part.
 
     A machine that gets slower within a run slows the part and the rest alike.
     """
@@ -116,7 +116,7 @@ def _count_of_most(steps: Floats) -> int:
 
 
 def share_half_width(part: Floats, steps: Floats, *, cycle: int = 1) -> float:
-    """Returns how far the 95 % interval of a part's share of steps reaches.
+    """Returns the half width of the 95 % interval of a part's share of steps.
 
     Source:
         The linearised ratio of two means (Cochran, Sampling Techniques, 1977, chapter 6).
@@ -127,19 +127,19 @@ def share_half_width(part: Floats, steps: Floats, *, cycle: int = 1) -> float:
 
 
 def pace_half_width(steps: Floats, *, cycle: int = 1) -> float:
-    """Returns how far the 95 % interval of the mean step reaches, as a share of it."""
+    """Returns the half width of the 95 % interval of the mean step, as a share of it."""
     mean = float(steps.mean())
     return NORMAL * standard_error(steps, cycle=cycle) / mean if mean > 0 else 1.0
 
 
 def half_split_drift(steps: Floats, *, cycle: int = 1) -> float:
-    """Returns by what share the two halves of a run differ, 0 where their own noise explains it."""
+    """Returns the share by which a run's halves differ, 0 where noise explains it."""
     half = len(steps) // 2
     return drift_between(steps[:half], steps[half:], cycle=cycle)
 
 
 def drift_between(first: Floats, second: Floats, *, cycle: int = 1) -> float:
-    """Returns by what share two stretches of a run differ, 0 where their own noise explains it."""
+    """Returns the share by which two stretches of a run differ, 0 where noise explains it."""
     stretches = first, second
     means = [float(stretch.mean()) for stretch in stretches]
     if min(means) <= 0:

@@ -1,7 +1,7 @@
-"""Statistics of sampled values, weighted by the time for which each holds.
+"""Statistics of sampled values, weighted by time.
 
-A gauge's sample holds for the span since the sample before it; a counter gives one rate per span.
-Spans are cut at a window's ends; NaN and a counter that went back leave their span out.
+A gauge's sample counts for the span since the sample before it; a counter has one rate per span.
+Spans are cut at a window's ends. NaN, and a counter that decreased, exclude their span.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NS_PER_S: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The time looked at, in ns of the samples' clock."""
+    """A stretch of time, in ns of the samples' clock."""
 
     start_ns: int
     end_ns: int
@@ -63,7 +63,7 @@ class Spans:
 
 
 def spans_between(values: Floats, times_ns: Times, window: Window) -> Spans:
-    """Returns values of shape (n - 1,) that each hold from one of n times to the next."""
+    """Returns values of shape (n - 1,), each from one of n times to the next."""
     starts, ends = times_ns[:-1], times_ns[1:]
     weights = np.minimum(ends, window.end_ns) - np.maximum(starts, window.start_ns)
     is_kept = ~np.isnan(values) & (weights > 0)
@@ -103,7 +103,7 @@ def statistics(spans: Spans) -> dict[str, float] | None:
 
 
 def gauge(values: Floats, times_ns: Times, window: Window, *, since_ns: int) -> Spans:
-    """Returns a gauge's values over the spans for which they hold."""
+    """Returns a gauge's values with their spans."""
     return spans_between(values, np.concatenate(([since_ns], times_ns)), window)
 
 
@@ -112,7 +112,7 @@ def gauge_statistics(
 ) -> dict[str, float] | None:
     """Returns a gauge's statistics up to the window's end, or None without a value.
 
-    A sample at the very start has no span: it counts where there is no other.
+    A sample at the start has no span: it counts only if it is the only one.
     """
     is_inside = times_ns <= window.end_ns
     values, times_ns = values[is_inside], times_ns[is_inside]
@@ -124,7 +124,7 @@ def gauge_statistics(
 
 
 def rates(values: Floats, times_ns: Times, window: Window) -> Spans:
-    """Returns a counter's rates, per s, one for each span in which it did not go back."""
+    """Returns a counter's rates, per s, one for each span without a decrease."""
     grown, passed_ns = np.diff(values), np.diff(times_ns)
     is_good = (passed_ns > 0) & (grown >= 0)
     per_s = np.full(len(grown), np.nan)

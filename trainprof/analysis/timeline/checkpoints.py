@@ -1,4 +1,4 @@
-"""What a run saved and loaded in its training phase."""
+"""Checkpoints saved and loaded in the training phase."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _CALLED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Calls of torch.save and torch.load, and of what libraries write checkpoints with.
+    """Calls of torch.save and torch.load, and of libraries that write checkpoints.
 
     Attributes:
-        saves, loads: One by a library is one, with all that it calls.
-        saved_bytes: Of a mean save of those whose files are known.
-        site: The line whose calls took longest.
-        writers: What wrote them, the slowest first; empty where unknown.
+        saves, loads: A call of a library counts once, with all that it calls.
+        saved_bytes: Mean of the saves whose files are known.
+        site: The line with most time.
+        writers: Functions that wrote them, slowest first; empty where unknown.
     """
 
     saves: int = 0
@@ -50,7 +50,7 @@ class Checkpoints:
 def checkpoints_of(
     events: Events, nesting: Nesting, sites: Sites, segments: Int64, loop: tuple[int, int]
 ) -> Checkpoints:
-    """Counts what was saved and loaded in training, but for what a dataset loads as samples."""
+    """Counts saves and loads in training, without samples that a dataset loads."""
     is_here = (events.start >= loop[0]) & (events.start < loop[1])
     is_here &= ~within(segments, events.start)
     is_call = events.is_kind(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD)
@@ -76,7 +76,7 @@ def checkpoints_of(
 
 
 def _sizes(outer: Events, inner: Events) -> npt.NDArray[np.float64]:
-    """Returns the bytes of each, with those of the files inside; 0 where one is not known."""
+    """Returns the bytes of each, with those of the files inside; 0 where unknown."""
     sizes = outer.value.astype(np.float64)
     within_which = np.searchsorted(outer.start, inner.start, side="right") - 1
     np.add.at(sizes, within_which, inner.value)

@@ -71,7 +71,7 @@ def evaluated(
 def evaluated_stretches(p: LoaderIterations, calls: Events, segments: Int64) -> tuple[Int64, Int64]:
     """Returns pairs: the number of an iteration that evaluates, and of a stretch with its batches.
 
-    Training goes on between the stretches of an iterator that is asked for a few batches at a time.
+    An iterator that evaluation takes a few batches at a time from has several stretches.
     """
     taken = calls.start[calls.is_kind(Kind.LOADER_NEXT) & (calls.site == p.loader)]
     number, stretch = p.number_at(taken), np.searchsorted(segments[:, 0], taken, side="right") - 1
@@ -84,7 +84,7 @@ def evaluated_stretches(p: LoaderIterations, calls: Events, segments: Int64) -> 
 
 
 def evaluation_ns(p: LoaderIterations, calls: Events, segments: Int64) -> Int64:
-    """Returns what each iteration evaluates for, from its first call to its last, shape (n,)."""
+    """Returns the evaluation time of each iteration, from first to last call, shape (n,)."""
     number, stretch = evaluated_stretches(p, calls, segments)
     begins = np.maximum(segments[stretch, 0], p.start[number])
     ends = np.minimum(segments[stretch, 1], p.end[number])
@@ -94,7 +94,7 @@ def evaluation_ns(p: LoaderIterations, calls: Events, segments: Int64) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """Masks of outermost events: all, forwards and losses without gradients, what only trains."""
+    """Masks of outermost events: all, forwards and losses without gradients, training only."""
 
     top: Bool
     quiet: Bool
@@ -124,7 +124,7 @@ def _whole_iterations(p: LoaderIterations, events: Events, marks: _Marks) -> Int
 
 
 def _portions(p: LoaderIterations, events: Events, marks: _Marks) -> Int64:
-    """Iterations with training in between: each run of calls, to the last forward after."""
+    """Iterations with training in between: each run of calls, until the last forward after it."""
     chosen = p.of_stage(EVALUATION) & _is_in_portions(p, events)
     calls = np.flatnonzero(marks.top & events.is_kind(*LOADER_CALLS) & (events.site == p.loader))
     number = p.number_at(events.start[calls])
@@ -146,7 +146,7 @@ def _is_in_portions(p: LoaderIterations, events: Events) -> Bool:
 
 
 def _without_loader(events: Events, marks: _Marks, batches: Int64, update_ends: Int64) -> Int64:
-    """Forwards that evaluate and that no loader feeds, from the first to the last in a row."""
+    """Forwards that evaluate without a loader, from the first to the last in a row."""
     forward = events.where(marks.quiet & events.is_kind(Kind.FORWARD))
     calls = marks.top & events.is_kind(*LOADER_CALLS)
     barriers = events.start[marks.barrier | calls]
@@ -172,9 +172,9 @@ def _without_loader(events: Events, marks: _Marks, batches: Int64, update_ends: 
 def _between_batches(forward: Events, is_plain: Bool, batches: Int64, update_ends: Int64) -> Bool:
     """Which forwards come between an update and the next batch, and evaluate.
 
-    A teacher runs between a batch and its update. What is in training mode, or runs in most steps,
-    must come behind all updates of a batch and be `is_plain`: of a model that is trained, for a
-    loss. Else it may be a generator that another model learns from, or a frozen part.
+    A teacher runs between a batch and its update. A forward in training mode, or in most steps, has
+    to come after all updates of a batch and be `is_plain`: of a trained model, for a loss. Else it
+    may be a generator for another model, or a frozen part.
     """
     starts, in_evaluation_mode = forward.start, _in_evaluation_mode(forward)
     last_batch = np.searchsorted(batches, starts) - 1
@@ -203,14 +203,14 @@ def _is_in_few_steps(forward: Events, chosen: Bool, update_ends: Int64) -> bool:
 
 
 def _batches_of_older_data(asked: Events, stretches: Int64, built: BuiltLoaders) -> Int64:
-    """When batches were asked for of data that no earlier stretch of forwards may have given."""
+    """When batches were requested of data that no earlier stretch of forwards can have produced."""
     before = np.searchsorted(stretches[:, 0], asked.start) - 1
     since = np.append(stretches[:, 1], _NEVER)[before]
     return asked.start[~built.are_of_new_data(asked.site.astype(np.int64), asked.start, since)]
 
 
 def _may_be_rollouts(stretches: Int64, events: Events, batches: Int64, update_ends: Int64) -> bool:
-    """Whether training may learn from what stretches of forwards without a loader give.
+    """Whether training may learn from the outputs of stretches of forwards without a loader.
 
     `batches` are those for training of older data.
     """
@@ -224,7 +224,7 @@ def _may_be_rollouts(stretches: Int64, events: Events, batches: Int64, update_en
 
 
 def _between_forwards_ns(stretches: Int64, events: Events, marks: _Marks) -> int:
-    """What of stretches no event of the training thread takes, ns."""
+    """The time of stretches outside of the training thread's events, ns."""
     starts, ends = events.start[marks.top], events.end[marks.top]
     taken_ns = np.append(0, np.cumsum(ends - starts))
     first, behind = np.searchsorted(starts, stretches).T
@@ -243,7 +243,7 @@ def _next_of(times: Int64, after: Int64) -> Int64:
 
 
 def _last_quiet_end(events: Events, marks: _Marks, ends: Int64, limit: Int64) -> Int64:
-    """Moves each end on to that of the last quiet forward before its limit."""
+    """Moves each end to that of the last quiet forward before its limit."""
     quiet = events.end[marks.quiet]
     if len(quiet) == 0:
         return ends
@@ -254,7 +254,7 @@ def _last_quiet_end(events: Events, marks: _Marks, ends: Int64, limit: Int64) ->
 def _merged(segments: Int64, events: Events, nesting: Nesting) -> Int64:
     """Joins segments that overlap, without those that begin or end inside an outermost event.
 
-    Such a one belongs to what is around it: a loader that runs a model of its own.
+    Those belong to the event around them: a loader that runs a model.
     """
     top = nesting.top()
     starts, ends = events.start[top], events.end[top]

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def with_unlearnt_as_forwards(events: Events, nesting: Nesting) -> Events:
-    """Returns the events with forwards and backwards that nothing learns from as plain forwards.
+    """Returns the events with unlearnt forwards and backwards as plain forwards.
 
-    Stretches of batches of one loader count as a whole. Nothing learns from one without an update
-    in which no model is in training mode, while models are wherever updates follow.
+    Stretches of batches of one loader count as a whole. A stretch is unlearnt if it has no update
+    and no model in training mode, while models are in training mode wherever updates follow.
     """
     stretches = _stretches(events, nesting)
     updates = events.start[events.is_kind(*LEARNING[1:])]
@@ -64,9 +64,9 @@ def _count(stretches: Int64, times: Int64) -> Int64:
 
 
 def on_calling_threads(events: Events) -> Events:
-    """Returns the events with those of autograd's threads as the caller's, inside whose they lie.
+    """Returns the events with those of autograd's threads as part of the calling thread's.
 
-    On a device, what a backward calls runs on a thread of autograd while the caller waits.
+    On a GPU, a backward's calls run on a thread of autograd while the caller waits.
     """
     computing = np.unique(events.thread[events.is_kind(*LEARNING, Kind.FORWARD)]).tolist()
     callers = np.unique(events.thread[events.is_kind(Kind.BACKWARD)]).tolist()
@@ -100,11 +100,11 @@ _COMPUTING: Final = (Kind.ZERO_GRAD, Kind.FORWARD, Kind.LOSS, Kind.BACKWARD)
 
 
 def with_closures(events: Events, details: Details) -> Events:
-    """Returns the events with one more around each call of a closure.
+    """Returns the events with an added one around each call of a closure.
 
-    A call begins with its step, with its zero_grad, or with what first computes after the backward
+    A call begins with its step, with its zero_grad, or with the first computing after the backward
     before (LBFGS calls it several times). It ends with its backward, or where torch's optimizer
-    goes on to its update: Lightning calls the user's hooks in between.
+    continues with its update: Lightning calls your hooks in between.
     """
     threads = np.unique(events.thread[events.is_kind(Kind.OPTIMIZER_STEP)]).tolist()
     update = details[details["kind"] == Kind.UPDATE_BEGINS]
@@ -129,10 +129,10 @@ def with_closures(events: Events, details: Details) -> Events:
 def _calls_on(
     events: Events, thread: int, update: Int64
 ) -> tuple[Int64, Int64, Int64, Int64] | None:
-    """Finds the calls of closures on one thread, None where no step calls one.
+    """Finds the calls of closures on a thread, None without any.
 
     Returns:
-        Of each call the event before which it goes, that of its step, its start and its end.
+        For each call: the event that follows it, the event of its step, its start and its end.
     """
     is_here = events.thread == thread
     own = events if is_here.all() else events.where(is_here)
@@ -152,7 +152,7 @@ def _calls_on(
     last = np.append(first[1:], len(inner))[: len(first)] - 1
     ends_in_backward = is_backward[last]
     first, last = first[ends_in_backward], last[ends_in_backward]
-    # What an optimizer does before the closure clears gradients (SAM) is its own.
+    # Work before the closure clears gradients (SAM) is the optimizer's.
     from_step = is_first[first] & (own.kind[inner[first]] != Kind.ZERO_GRAD)
     start = np.where(from_step, own.start[step[first]], own.start[inner[first]])
     place = np.where(from_step, rows[step[first]] + 1, rows[inner[first]])

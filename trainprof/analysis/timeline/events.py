@@ -39,7 +39,7 @@ _LATE_NS: Final = 1_000_000_000
 _SUCCESSORS: Final = 3
 MAX_PID: Final = (1 << 31) - 1
 _BLOCK_RECORDS: Final = 1 << 18
-# By kind, every value of a byte: a later version may write more.
+# By kind, for every value of a byte: a later version may write more kinds.
 _IS_KNOWN: Final = np.isin(np.arange(256), [int(k) for k in Kind if k > 0])
 _IS_DETAIL: Final = _IS_KNOWN & (np.arange(256) >= Kind.FETCH_CPU)
 _IS_DETAIL[Kind.COMPILE] = False  # it nests
@@ -68,7 +68,7 @@ def rows_of(table: T, which: Bool | Int64 | slice) -> T:
 
 
 def joined_tables(kind: type[T], tables: Sequence[T]) -> T:
-    """Returns the rows of several tables of columns, one after the other; none is allowed."""
+    """Returns the rows of several tables of columns, one after the other; there may be no table."""
     plain: Any = kind
     columns = {
         field.name: np.concatenate(
@@ -122,7 +122,7 @@ class ProcessLog:
         marks: Bookkeeping records (THREAD, TORCH_IMPORT, LIMIT, PROCESS_END).
         main_thread: Number of the main thread in `events.thread`, or None.
         records: Written records, bookkeeping included.
-        impossible: Events left out, whose times cannot be.
+        impossible: Number of events skipped for impossible times.
     """
 
     header: dict[str, Any]
@@ -160,7 +160,7 @@ class ProcessLog:
 def load_process(log: EventLogFile) -> ProcessLog:
     """Turns a log file into columns, block by block; holes and torn records are left out."""
     total = len(log.body) // RECORD_BYTES
-    # Pages of it that are not written to cost nothing.
+    # Pages that are never written cost nothing.
     columns = {name: np.empty(total, dtype=RECORD_DTYPE[name]) for name in _COLUMNS}
     details: list[npt.NDArray[np.void]] = [np.empty(0, dtype=RECORD_DTYPE)]
     texts: list[bytes] = []
@@ -220,7 +220,7 @@ def _whole(rows: npt.NDArray[np.void]) -> Bool:
 
 
 def _mark(row: np.void, around_ns: int | None) -> list[Mark]:
-    """Returns a bookkeeping record as a mark; none where its times cannot be."""
+    """Returns a bookkeeping record as a mark, without one if its times are impossible."""
     site, start, end, value = (int(row[c]) for c in ("site", "start", "end", "value"))
     latest_ns = MAX_NUMBER if around_ns is None else around_ns + MAX_APART_NS
     is_possible = 0 <= start < latest_ns and 0 <= end < MAX_NUMBER
@@ -228,10 +228,7 @@ def _mark(row: np.void, around_ns: int | None) -> list[Mark]:
 
 
 def _around_ns(starts: Int64, header: dict[str, Any]) -> int | None:
-    """Returns a time that a process's events are near: its header's, unless most are far from it.
-
-    None where nothing shows one.
-    """
+    """Returns a time near a process's events: its header's unless most are far from it, or None."""
     opened_ns = integer(header.get("perf_ns"))
     middle_ns = int(np.median(starts)) if len(starts) else None
     if opened_ns is None or middle_ns is None or opened_ns < 0:
@@ -284,8 +281,8 @@ class Nesting:
     Attributes:
         parent: Index of the innermost event around each, -1 at the top, shape (n,).
         levels: Index arrays, one per depth, outermost first.
-        own_ns: Time of each event not covered by its children. What reaches out of the event
-            around it (a damaged log) is cut off, so that no time counts twice.
+        own_ns: Time of each event not covered by its children. Events that reach out of the one
+            around them (a damaged log) are cut, so that no time counts twice.
     """
 
     parent: npt.NDArray[np.int32]

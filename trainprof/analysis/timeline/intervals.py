@@ -1,4 +1,4 @@
-"""Stretches of time, and how long the garbage collector stopped a thread."""
+"""Stretches of time, and the garbage collector's pauses of a thread."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Coverage:
         return int((self.ends - self.starts).sum())
 
     def until(self, times: Int64) -> Int64:
-        """Returns how much lies before each time, ns."""
+        """Returns the covered time before each time, ns."""
         if len(self.starts) == 0:
             return np.zeros_like(times)
         place = np.searchsorted(self.starts, times, side="right") - 1
@@ -54,12 +54,12 @@ class Coverage:
         return before
 
     def inside_ns(self, starts: Int64, ends: Int64) -> Int64:
-        """Returns how much lies in each span, ns."""
+        """Returns the covered time in each span, ns."""
         return self.until(ends) - self.until(starts)
 
 
 def own_inside_ns(covered: Coverage, events: Events, nesting: Nesting) -> Int64:
-    """Returns how much of each event's own time, which no child covers, lies in the stretches."""
+    """Returns the covered part of each event's own time, which no child covers."""
     whole = covered.inside_ns(events.start, events.end)
     own = whole.copy()
     is_child = nesting.parent >= 0
@@ -78,7 +78,7 @@ def collections_on(thread: int, events: Events) -> Coverage:
 
 
 def paused_ns(calls: Events, events: Events) -> Int64:
-    """Returns for how long each call was stopped by a collection on its thread, ns."""
+    """Returns the pause of each call by collections on its thread, ns."""
     paused = np.zeros(len(calls), dtype=np.int64)
     for thread in np.unique(events.thread[events.is_kind(Kind.GC)]).tolist():
         mine = calls.thread == thread

@@ -31,7 +31,7 @@ LEARNING: Final = (Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """When an iteration is asked for batches, and its number, where one begins inside another."""
+    """When batches of an iteration are requested, and its number, if they are nested."""
 
     start: Int64
     number: Int64
@@ -44,13 +44,13 @@ class LoaderIterations:
     Attributes:
         start, end: From the creation of the iterator to the end of its last call.
         after_first: Start of the call that followed the first batch; _NEVER where none did.
-        last_next: Start of the last `next` that gave a batch (or of the iteration).
-        is_ended: A StopIteration was seen.
-        is_resumed: Its iterator was there before, with persistent workers.
-        first_ns: The first `next`, without garbage collection; -1 where there was none.
-        wait_ns: All later ones together, likewise.
+        last_next: Start of the last `next` that returned a batch (or of the iteration).
+        is_ended: It raised StopIteration.
+        is_resumed: Its iterator existed before, with persistent workers.
+        first_ns: The first `next`, without garbage collection; -1 without one.
+        wait_ns: The sum of later ones, also without it.
         end_ns: The `next` that raised StopIteration.
-        overlaps: It began while an earlier iteration went on, which took further batches then.
+        overlaps: It began during an earlier iteration, which then continued.
         stage, role: training|evaluation|other, per iteration and of the loader as a whole.
         dataset: A number that loaders of the same dataset share; 0 where unknown.
         turns: None where each iteration is over when the next one begins.
@@ -91,7 +91,7 @@ class LoaderIterations:
         return numbers if self.turns is None else np.append(self.turns.number, -1)[numbers]
 
     def among(self, chosen: Bool, times: Int64) -> Bool:
-        """Returns which times lie in, or behind, one of the chosen iterations."""
+        """Returns which times lie in, or after, one of the chosen iterations."""
         number = self.number_at(times)
         is_chosen: Bool = (number >= 0) & chosen[number]
         return is_chosen
@@ -101,15 +101,15 @@ class LoaderIterations:
         return mask
 
     def trained(self) -> Bool:
-        """Returns the training iterations that gave a batch: epochs, if it feeds training."""
+        """Returns the training iterations with a batch: epochs, if it feeds training."""
         mask: Bool = self.of_stage(TRAINING) & (self.batches > 0)
         return mask
 
 
 def with_first_batches(events: Events) -> Events:
-    """Gives the first batch of every iterator the number 1.
+    """Numbers the first batch of every iterator 1.
 
-    torchdata's StatefulDataLoader counts on from the state that it resumes from.
+    torchdata's StatefulDataLoader continues from the number in its state.
     """
     calls = np.flatnonzero(events.is_kind(*LOADER_CALLS))
     calls = calls[np.argsort(events.site[calls], kind="stable")]
@@ -135,7 +135,7 @@ def find_iterations(events: Events) -> list[LoaderIterations]:
 
 
 def _nested_starts(calls: Events) -> Bool:
-    """Marks resets and creations inside another call of the same loader: no new iteration."""
+    """Marks resets and creations inside another call of the same loader: not a new iteration."""
     mask = np.zeros(len(calls), dtype=bool)
     is_start = calls.is_kind(*_STARTS)
     for thread in np.unique(calls.thread[is_start]).tolist():
@@ -197,10 +197,10 @@ def _iterations_of(loader: int, calls: Events, length: Int64) -> LoaderIteration
 
 
 def _overlapping(calls: Events, is_start: Bool, is_next: Bool) -> Bool:
-    """Marks the iterations since whose start an earlier iterator has gone on.
+    """Marks the iterations after whose start an earlier iterator continued.
 
-    Iterators number their batches: a number that does not follow the newest one's last, but that of
-    an earlier one, belongs to that one.
+    Iterators number their batches: a number that follows an earlier iterator's last one, not the
+    newest one's, is that iterator's.
     """
     number_of_iteration = np.cumsum(is_start) - 1
     given = np.cumsum(is_next)
@@ -228,10 +228,10 @@ def _overlapping(calls: Events, is_start: Bool, is_next: Bool) -> Bool:
 
 
 def _nested_numbers(calls: Events, is_start: Bool, is_next: Bool) -> Int64 | None:
-    """Returns the iteration of each call, where one goes on once those begun inside it are left.
+    """Returns the iteration of each call, where one continues after those nested in it.
 
-    As where an epoch is evaluated on some batches of its own loader. None where iterators take
-    turns, as zipped ones do.
+    For example, evaluation on some batches of the training loader within an epoch. None where
+    iterators take turns, as with zip.
     """
     begun: list[list[int]] = []  # of each that may go on: number, last batch, whether it has before
     numbers: list[int] = []
@@ -261,10 +261,10 @@ def _nested_numbers(calls: Events, is_start: Bool, is_next: Bool) -> Int64 | Non
 
 
 def feeders(loaders: list[LoaderIterations]) -> list[LoaderIterations]:
-    """Returns the loaders whose training iterations are epochs, the one with most batches first.
+    """Returns the loaders whose training iterations are epochs, by number of batches.
 
-    A loader that is used alongside another makes no epochs of its own, nor does one by turns with
-    it, unless both are of the same dataset: epochs with and without workers, say.
+    A loader used alongside another, or in turns with it, has no epochs, unless both are of the same
+    dataset: epochs with and without workers, for example.
     """
     chosen: list[tuple[LoaderIterations, LoaderIterations]] = []
     for p in _by_batches(loaders):
@@ -275,7 +275,7 @@ def feeders(loaders: list[LoaderIterations]) -> list[LoaderIterations]:
 
 
 def _is_apart(p: LoaderIterations, other: LoaderIterations) -> bool:
-    """Whether epochs come before or behind another loader's, or between them on the same data."""
+    """Whether epochs come before or after another loader's, or between them on the same data."""
     if p.end.max() <= other.start.min() or other.end.max() <= p.start.min():
         return True
     order = np.argsort(np.append(p.start, other.start), kind="stable")
@@ -284,7 +284,7 @@ def _is_apart(p: LoaderIterations, other: LoaderIterations) -> bool:
 
 
 def epoch_starts(loaders: list[LoaderIterations]) -> Int64:
-    """Returns where the epochs begin, ascending, ns."""
+    """Returns the starts of epochs, ascending, ns."""
     starts = [p.start[p.trained()] for p in feeders(loaders)]
     return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *starts]))
 
@@ -314,8 +314,8 @@ def feeding_iterations(
 def is_used_later(p: LoaderIterations, learning: Int64) -> Bool:
     """Returns the training iterations whose last batch is learnt from after their end.
 
-    Those left without StopIteration, and those that look ahead: accelerate's loaders ask for the
-    second batch before they give the first.
+    Those without StopIteration, and those that prefetch: accelerate's loaders request the second
+    batch before they yield the first.
     """
     looks_ahead = np.searchsorted(learning, p.after_first) == np.searchsorted(learning, p.start)
     mask: Bool = p.trained() & (~p.is_ended | looks_ahead)

@@ -65,12 +65,12 @@ class DeviceWaits:
 
 @dataclass(frozen=True, slots=True)
 class LossInLoop:
-    """A loss that is no module, in gaps between the parts of a step, shape (n,).
+    """A loss that is not a module, in gaps between the parts of a step, shape (n,).
 
     Attributes:
         start_ns: When each gap began.
-        ns: What of it is such a loss.
-        place: Where it lies, as a ledger's `other_by_place` has it.
+        ns: The part that is such a loss.
+        place: As in a ledger's `other_by_place`.
     """
 
     start_ns: Int64
@@ -91,12 +91,12 @@ class Attribution:
     """Which ledger key each event's own time belongs to.
 
     Attributes:
-        key: Index into LEDGER_KEYS, or -1 where the time counts as if nothing had been recorded.
+        key: Index into LEDGER_KEYS, or -1 where the time counts as without the event.
         own_ns: Time of each event that no child covers; inside evaluation the segments count.
         top: Indices of the outermost events with a key, outside evaluation.
         segments: Evaluation, shape (n, 2), ns.
-        device_waits: What of `own_ns` belongs to `device_wait` instead; None where unknown.
-        loss: What of "other" belongs to "loss" instead; None where unknown.
+        device_waits: The part of `own_ns` that is `device_wait`; None where unknown.
+        loss: The part of "other" that is "loss"; None where unknown.
     """
 
     key: npt.NDArray[np.int8]
@@ -121,8 +121,8 @@ def attribute(
     Args:
         segments: Evaluation; outermost events lie wholly inside or outside.
         has_device: Placing a model is a transfer only then.
-        graph_classes: Ids of the module classes that torch.compile makes: inside another span they
-            are part of it (a compiled backward is no recomputation).
+        graph_classes: Ids of the module classes that torch.compile creates: inside another span
+            they are part of it (a compiled backward is not recomputation).
     """
     key = np.full(len(events), _AROUND, dtype=np.int8)
     for kind, name in _KEY_OF_KIND.items():
@@ -142,7 +142,7 @@ def attribute(
     _inherit(key, nesting)
     in_evaluation = within(segments, events.start)
     key[in_evaluation] = KEY["evaluation"]
-    # Transparent events have none but transparent ones around them: the others took their key.
+    # Only transparent events are around a transparent one: others passed on their key.
     top = (key != _AROUND) & ((nesting.parent < 0) | (key[nesting.parent] == _AROUND))
     top &= ~in_evaluation
     outermost = np.flatnonzero(top).astype(np.int32)
@@ -150,14 +150,14 @@ def attribute(
 
 
 def loads_samples(events: Events, nesting: Nesting) -> Bool:
-    """Returns which calls of torch.load are made in a loader's call: they load samples."""
+    """Returns which calls of torch.load are inside a loader's call: they load samples."""
     return events.is_kind(Kind.CHECKPOINT_LOAD) & nesting.inside(events.is_kind(*LOADER_KINDS))
 
 
 def _inherit(key: npt.NDArray[np.int8], nesting: Nesting) -> None:
-    """Gives transparent events the key around them, so computation in a loader's call.
+    """Gives events the key around them: transparent ones, and computation in a loader's call.
 
-    And copies and waits in a checkpoint, and what torch.compile runs, collections apart.
+    Also copies and waits in a checkpoint, and all inside torch.compile except garbage collection.
     """
     own_inside = np.zeros(len(LEDGER_KEYS) + 1, dtype=bool)
     own_inside[[KEY[name] for name in (*_OWN_INSIDE_LOADER, *LOADER_KEYS)]] = True
@@ -185,7 +185,7 @@ def within(segments: Int64, times: Int64) -> Bool:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A run's time, in ns: the process, and the loop inside it (equal where none was seen)."""
+    """A run's time, in ns: the process, and the loop inside it (empty without one)."""
 
     start: int
     loop_start: int
@@ -251,7 +251,7 @@ def _totals_ns(attribution: Attribution, mask: Bool | None = None) -> dict[str, 
 def _device_waits_by_key(
     attribution: Attribution, mask: Bool | None = None
 ) -> Iterator[tuple[int, Int64]]:
-    """Yields, for each key that they are taken from, its index and the waits; 0 of other keys."""
+    """Yields the index of each key that contains waits, and its waits; 0 for other keys."""
     waits = attribution.device_waits
     if waits is None:
         return
@@ -310,7 +310,7 @@ def per_step_ns(
 
 
 def step_wall_ns(starts: Int64, ends: Int64, segments: Int64) -> Int64:
-    """Returns the steps' wall time without the evaluation that fell into them, ns."""
+    """Returns the steps' wall time without evaluation, ns."""
     wall: Int64 = ends - starts
     if len(segments) == 0 or len(ends) == 0:
         return wall
@@ -322,7 +322,7 @@ def step_wall_ns(starts: Int64, ends: Int64, segments: Int64) -> Int64:
 
 
 def uncovered_ns(events: Events, attribution: Attribution, start: int, end: int) -> int:
-    """Returns what of [start, end) is outside of outermost events and evaluation, disjoint."""
+    """Returns the time in [start, end) outside of outermost events and evaluation."""
     covered = 0
     top, segments = attribution.top, attribution.segments
     for first in range(0, len(top), _BLOCK):
@@ -341,7 +341,7 @@ def _overlap(starts: Int64, ends: Int64, start: int, end: int) -> int:
 BEFORE_FORWARD: Final = "before the forward"
 BEFORE_BACKWARD: Final = "between forward and backward"
 _AFTER_UPDATE: Final = "after the update"
-# Where nothing marks the beginning of a step: batches made by hand lie in it.
+# Where nothing marks the beginning of a step: it contains batches without a loader.
 _TO_NEXT_FORWARD: Final = "between the update and the next forward"
 BETWEEN_FORWARDS: Final = "between two forwards"
 _BEFORE_UPDATE: Final = "between backward and update"
@@ -358,7 +358,7 @@ PLACES: Final = (
 )
 # Stands for an evaluation segment among the kinds of events.
 _EVALUATION_KIND: Final = int(Kind.HOLE)
-# What may come anywhere, and says nothing of the place around it.
+# Events that may come anywhere, and do not show the place.
 ANYWHERE: Final = (
     Kind.GC,
     Kind.SYNC,
@@ -382,7 +382,7 @@ def _place_table() -> npt.NDArray[np.uint8]:
         table[kind, forwards] = PLACES.index(_TO_NEXT_FORWARD)
     table[:, updates] = PLACES.index(_BEFORE_UPDATE)
     table[Kind.BACKWARD, :] = PLACES.index(_BEFORE_UPDATE)
-    # Gradients are zeroed anywhere ahead of a backward, and a loss may take some itself.
+    # Gradients are zeroed anywhere before a backward, and a loss may compute some.
     table[(Kind.ZERO_GRAD, Kind.BACKWARD), Kind.BACKWARD] = PLACES.index(BEFORE_BACKWARD)
     for kind in forwards:
         behind = (Kind.ZERO_GRAD, Kind.BACKWARD, Kind.LOSS, *ANYWHERE)
@@ -445,7 +445,7 @@ def _outermost_spans(
         part = top[block : min(block + _BLOCK, last)]
         kinds, starts, ends = events.kind[part], events.start[part], events.end[part]
         is_last = block + _BLOCK >= last
-        # One that begins with a span comes before it, as where all are one block.
+        # Evaluation that begins with a span comes before it, as in a single block.
         upto = len(segments)
         if not is_last:
             upto = int(np.searchsorted(segments[:, 0], starts[-1], side="right"))
@@ -459,7 +459,7 @@ def _outermost_spans(
 def update_calls(events: Events, nesting: Nesting, window: Window) -> dict[int, int]:
     """Counts the calls of each optimizer's step in the loop, by its number.
 
-    Those in a backward are left out: there each parameter may have an optimizer, to save memory.
+    Not those in a backward: there each parameter may have an optimizer, to save memory.
     """
     is_step = events.is_kind(Kind.OPTIMIZER_STEP)
     is_step &= ~nesting.inside(events.is_kind(Kind.OPTIMIZER_STEP, Kind.BACKWARD))
@@ -468,8 +468,8 @@ def update_calls(events: Events, nesting: Nesting, window: Window) -> dict[int, 
     return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
 
 
-# What belongs to the update, and is no optimizer's.
-_BESIDE_STEPS: Final = (
+# Parts of the update outside of optimizers.
+_NOT_OPTIMIZERS: Final = (
     Kind.SCALER_STEP,
     Kind.SCALER_UPDATE,
     Kind.CLIP_GRADIENTS,
@@ -481,12 +481,12 @@ def update_seconds(
     events: Events, nesting: Nesting, attribution: Attribution, window: Window
 ) -> dict[int, float]:
     """Returns the part of the ledger's `optimizer` in each optimizer's steps, s by its number."""
-    is_step, is_beside = events.is_kind(Kind.OPTIMIZER_STEP), events.is_kind(*_BESIDE_STEPS)
+    is_step, is_apart = events.is_kind(Kind.OPTIMIZER_STEP), events.is_kind(*_NOT_OPTIMIZERS)
     in_loop = (events.start >= window.loop_start) & (events.start < window.loop_end)
-    counted = np.flatnonzero(in_loop & (attribution.key == KEY["optimizer"]) & ~is_beside)
+    counted = np.flatnonzero(in_loop & (attribution.key == KEY["optimizer"]) & ~is_apart)
     # Each of them that is a step, or the innermost step or other update around it.
     around = counted.astype(np.int64)
-    while (above := (around >= 0) & ~(is_step | is_beside)[around]).any():
+    while (above := (around >= 0) & ~(is_step | is_apart)[around]).any():
         around[above] = nesting.parent[around[above]]
     is_in_step = (around >= 0) & is_step[around]
     counted, around = counted[is_in_step], around[is_in_step]

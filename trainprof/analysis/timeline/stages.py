@@ -25,10 +25,10 @@ def decide_stages(
 ) -> list[LoaderIterations]:
     """Decides which iterations train and which evaluate.
 
-    An iteration trains when a backward or an update lies between its batches. One without is
-    evaluation if there were forwards, else undecided; over a loader that trains the forwards must
-    be without gradients, or in evaluation mode where models train in training mode, however it
-    ends. Where no loader trains by that rule (rollouts), the one consumed in most steps does.
+    An iteration trains if a backward or an update lies between its batches. Others evaluate if they
+    have forwards, else they are undecided. Over a loader that trains, forwards of evaluation have
+    no gradients, or are in evaluation mode while models train in training mode. Where no loader
+    trains by that rule (rollouts), the one consumed in most steps does.
     """
     work = _ThreadWork.of(events, nesting)
     decided = [_decide(p, events, update_ends, work) for p in loaders]
@@ -39,17 +39,16 @@ def decide_stages(
 
 @dataclass(frozen=True, slots=True)
 class _ThreadWork:
-    """Sorted times of what the training thread did, for counting inside intervals.
+    """Sorted times of the training thread's work, for counting inside intervals.
 
     Attributes:
         learning: Starts of backwards and updates.
         forwards: Starts of outermost forwards.
-        in_grad, in_loss: How many of the forwards up to each are in grad mode, and of those in the
-            mode of the model in which any trains.
-        in_training_mode: Likewise those in training mode: all, where models train in evaluation
-            mode.
-        next_starts: When batches were asked for.
-        trains_without_backward: Most forwards are such as train, and nothing learns.
+        in_grad, in_loss: The number of forwards up to each in grad mode, and of those in the
+            training models' mode.
+        in_training_mode: The same in training mode; all, if models train in evaluation mode.
+        next_starts: When batches were requested.
+        trains_without_backward: Most forwards are as in training, but nothing learns.
     """
 
     learning: Int64
@@ -66,7 +65,7 @@ class _ThreadWork:
         forward = every & ~nesting.inside(every | events.is_kind(Kind.BACKWARD))
         is_grad = (events.flags[forward] & ForwardFlag.GRAD) > 0
         is_training = (events.flags[forward] & ForwardFlag.TRAINING) > 0
-        # Some train in evaluation mode altogether: batch norms keep what they were pretrained with.
+        # Some train in evaluation mode: batch norms keep their pretrained statistics.
         is_loss = is_grad & (is_training | ~is_training.any())
         trains_in_mode = (is_grad & is_training).any()
         learning = events.start[events.is_kind(*LEARNING)]
@@ -95,14 +94,14 @@ class _ThreadWork:
         return last - first, in_grad, in_training_mode
 
     def work_learns(self, after: Int64, before: Int64 | int = _NEVER) -> Bool:
-        """Whether the compute that begins between the two times learns, before another batch."""
+        """Whether computing that begins between the two times learns, before another batch."""
         begins, until = self._work(after)
         return (begins < before) & self.learns_between(after, until)
 
     def work_is_learnt_from(self, after: Int64, before: Int64) -> Bool:
-        """Whether that compute goes into a loss that is learnt from before `before`.
+        """Whether that computing leads to a loss that is learnt from before `before`.
 
-        Other loaders' batches may be taken in between.
+        Other loaders may yield batches in between.
         """
         begins, until = self._work(after)
         first, last = np.searchsorted(self.forwards, after), np.searchsorted(self.forwards, until)
@@ -110,13 +109,13 @@ class _ThreadWork:
         return (begins < before) & is_loss & self.learns_between(after, before)
 
     def others_come_first(self, after: Int64) -> Bool:
-        """Whether batches are taken before the compute that follows each time begins."""
+        """Whether batches are taken before the computing after each time begins."""
         asked = np.searchsorted(self.next_starts, after)
         others_first: Bool = np.searchsorted(self.next_starts, self._work(after)[0]) > asked
         return others_first
 
     def _work(self, after: Int64) -> tuple[Int64, Int64]:
-        """When the compute that follows each time begins, and the next batch is then taken."""
+        """When the computing after each time begins, and when the next batch is taken after it."""
         begins = np.append(self.forwards, _NEVER)[np.searchsorted(self.forwards, after)]
         place = np.searchsorted(self.next_starts, begins)
         return begins, np.append(self.next_starts, _NEVER)[place]
@@ -151,9 +150,9 @@ def _decide(
 
 
 def _compute_ends(p: LoaderIterations, work: _ThreadWork) -> Int64:
-    """When each iteration ends; one that is left early as the next batch of a loader is asked for.
+    """When each iteration ends; one left early ends at the next request of a batch.
 
-    Look-ahead fetchers raise StopIteration before the last batch, or the only one, is used.
+    Prefetching loaders raise StopIteration before the last batch is used.
     """
     after = np.append(work.next_starts, _NEVER)
     left = after[np.searchsorted(work.next_starts, p.last_next, side="right")]
@@ -165,7 +164,7 @@ def _compute_ends(p: LoaderIterations, work: _ThreadWork) -> Int64:
 def _only_evaluates(p: LoaderIterations, ends: Int64, work: _ThreadWork) -> Bool:
     """Iterations all of whose forwards are without gradients, or in evaluation mode.
 
-    A single batch ahead of training sizes or initializes a model.
+    A single batch before training initializes a model.
     """
     forwards, in_grad, in_training_mode = work.forwards_between(p.start, ends)
     is_begun = (p.batches > 1) | work.learns_between(np.zeros_like(p.start), p.start)
@@ -187,7 +186,7 @@ def _is_in_most_steps(
 
 
 def _batches_of(p: LoaderIterations, events: Events) -> tuple[Int64, Int64]:
-    """When batches of a loader were asked for, and the number of the iteration of each."""
+    """When batches of a loader were requested, and the number of the iteration of each."""
     taken = events.start[events.is_kind(Kind.LOADER_NEXT) & (events.site == p.loader)]
     number = p.number_at(taken)
     return taken[number >= 0], number[number >= 0]
@@ -210,10 +209,10 @@ def _learns_behind(
 def _is_tried_out(
     p: LoaderIterations, behind: Bool, events: Events, update_ends: Int64, work: _ThreadWork
 ) -> Bool:
-    """Those of them ahead of training, where what computes next has another loader's batch.
+    """Those of them before training whose batch is not used by the next computing.
 
-    `next(iter(validation))` for a shape, or for pictures to show later. Not loaders that give most
-    steps a batch, nor where all batches are taken ahead of training.
+    `next(iter(validation))` for a shape, or for pictures to show later. Not loaders with a batch in
+    most steps, nor where all batches are taken before training.
     """
     first = update_ends[0] if len(update_ends) else 0
     goes_on = len(work.next_starts) > 0 and work.next_starts[-1] > first
@@ -231,8 +230,8 @@ def _is_taken_in_portions(
 ) -> Bool:
     """Iterations during which other loaders train: few of their batches are learnt from.
 
-    As of an endless iterator over the validation set. One that gives most steps a batch may share
-    their backward with other loaders, where losses are summed.
+    For example an endless iterator over the validation set. One with a batch in most steps may
+    share their backward with other loaders, where losses are summed.
     """
     taken, number = _batches_of(p, events)
     if not learns.any() or len(taken) == 0 or len(work.forwards) == 0:

@@ -1,4 +1,4 @@
-"""Which steps are steady, which save checkpoints, and which take much longer than the rest."""
+"""Steady steps, steps that save checkpoints, and outliers."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _MAD_TO_STD: Final = 1.4826
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """The mask of steady steps; `warmup` are the leading ones left out."""
+    """The mask of steady steps; `warmup` is the number of leading ones excluded."""
 
     mask: Bool
     warmup: int
 
 
 def steady_steps(wall_ns: Int64, *, border: Bool, buffered: Bool, cycle: int = 1) -> Steady:
-    """Leaves out warm-up, borders of epochs, steps fed from a full buffer, and a broken cycle.
+    """Excludes warm-up, borders of epochs, steps fed from a full buffer, and a broken cycle.
 
-    All but warm-up are kept where too few steps would remain.
+    Only warm-up is excluded where too few steps would remain.
     """
     count = len(wall_ns)
     inner = np.flatnonzero(~border)
     if len(inner) < MIN_STEADY_STEPS:
         inner = np.arange(count)
-    # The first step is never steady; where it is a border it is left out already.
+    # The first step is never steady; a border is excluded already.
     least = 1 if count and inner[0] == 0 else 0
     warmup = int(inner[_warmup(wall_ns[inner], least)]) if count > 1 else 0
-    # Of few steps no more than leave enough of them.
+    # With few steps, enough of them have to remain.
     warmup = min(warmup, max(count - MIN_STEADY_STEPS, int(inner[least]) if count > 1 else 0))
     settled = np.arange(count) >= warmup
     for left_out in (border | buffered, border, np.zeros(count, dtype=bool)):
@@ -81,27 +81,27 @@ def _warmup(wall_ns: Int64, least: int) -> int:
 
 
 CHECKPOINT: Final = "checkpoint"
-# What more of the steps do is a part of each: every second step lies far below, each step above.
+# What more of the steps do is a part of each step.
 _A_PART_OF_EACH: Final = 0.75
 
 
 def few_that_save(saving: Floats | Int64) -> Bool:
-    """Returns the steps in which saving checkpoints takes time; none where nearly all do."""
+    """Returns the steps with time in checkpoints, without any where nearly all have."""
     saves: Bool = saving > 0
     is_usual = np.count_nonzero(saves) > _A_PART_OF_EACH * len(saves)
     return np.zeros_like(saves) if is_usual else saves
 
 
 MAX_LISTED: Final = 100
-# Where every fourth step is slow, slow steps are the rule (workers that deliver in turns).
+# Where every fourth step is slow, slow steps are usual (workers that deliver in turns).
 MAX_SHARE: Final = 0.25
-# So many of the distances between outliers must be the same to call them regular.
+# Share of equal distances between outliers from which on they are regular.
 _REGULAR_SHARE: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Outliers:
-    """The number of steps that take much longer than the rest, and the MAX_LISTED longest."""
+    """The number of outliers, and the MAX_LISTED longest."""
 
     count: int
     longest: list[Outlier]
@@ -117,10 +117,10 @@ def outliers(
     origin_ns: int,
     samples_between: Callable[[int, int], dict[str, float] | None],
 ) -> Outliers:
-    """Finds the outliers; `samples_between` gives means of system samples in a window.
+    """Finds the outliers; `samples_between` returns means of system samples in a window.
 
     Source:
-        2 x median is smdebug's StepOutlier; the floor keeps jitter of short steps out.
+        2 x median is smdebug's StepOutlier; the floor excludes jitter of short steps.
     """
     if not candidates.any():
         return Outliers(0, [])

@@ -1,4 +1,4 @@
-"""The steps of a saved run one by one, read back from its events: `summary.json` has no series."""
+"""The steps of a saved run, read from its events: `summary.json` has no series."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class StepSeries:
     """Steps of the first training process, in order of time, in seconds.
 
     Attributes:
-        steps: The number of all, warm-up and starts of epochs too.
-        parts_s: Ledger key to each steady step's time under it.
-        starts_s: What loaders took at each epoch's border beyond steady steps.
+        steps: The number of all, with warm-up and starts of epochs.
+        parts_s: Each steady step's time by ledger key.
+        starts_s: Loader time at each epoch's border beyond steady steps.
     """
 
     steps: int
@@ -37,7 +37,7 @@ class StepSeries:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSteps:
-    """The steps of the first training process; `device` is None where its work is unknown."""
+    """The steps of the first training process; without `device` its activity is unknown."""
 
     process: TrainingProcess
     timeline: Timeline
@@ -46,7 +46,7 @@ class RecordedSteps:
 
 
 def read_step_series(directory: RunDirectory) -> StepSeries | None:
-    """Returns the steps of a run, None where its events are gone or show no step."""
+    """Returns the steps of a run, None without its events or without steps."""
     recorded = read_recorded_steps(directory)
     return None if recorded is None else series_of(recorded.steps)
 
@@ -65,9 +65,9 @@ def series_of(steps: StepTable) -> StepSeries:
 
 
 def _beyond_steady(part_s: Floats, steps: StepTable) -> Floats:
-    """Sums up, by epoch, a part of steps that are not steady beyond that of steady ones.
+    """Sums up, by epoch, a part of unsteady steps beyond that of steady ones.
 
-    What follows an evaluation within an epoch is no start of it.
+    A step after an evaluation within an epoch is not a start of it.
     """
     steady = steps.steady.mask
     borders = np.cumsum(steps.border)
@@ -80,7 +80,7 @@ def _beyond_steady(part_s: Floats, steps: StepTable) -> Floats:
 
 
 def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
-    """Returns the steps of a run, None where its events are gone or show no step."""
+    """Returns the steps of a run, None without its events or without steps."""
     process = training_processes(first_recording(directory))[0]
     events = process.events
     if len(events) == 0:
@@ -96,6 +96,6 @@ def read_recorded_steps(directory: RunDirectory) -> RecordedSteps | None:
 
 
 def first_recording(directory: RunDirectory) -> Recording:
-    """Reads a run; of one whose ranks each had a trainprof of its own, the first rank."""
+    """Reads a run, of its first rank where each had its own trainprof."""
     recordings = [] if directory.manifest.exists() else rank_recordings(directory)
     return recordings[0] if recordings else read_recording(directory)

@@ -1,4 +1,4 @@
-"""The steps as columns: what each took, which are steady, and which loaders feed them."""
+"""The steps as columns: their times, which are steady, and which loaders feed them."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from trainprof.analysis.timeline.events import Bool, Int64
     from trainprof.analysis.timeline.timeline import Timeline
 
-# Of steps: a loader that feeds this share feeds all. The first and last of an epoch may lie half in
-# it, and what comes ahead of the first batch may be a step.
+# Of steps: a loader that feeds this share feeds all. The first and last step of an epoch may lie
+# partly in it, and there may be a step before the first batch.
 NEARLY_ALL: Final = 0.9
 
 
@@ -47,12 +47,12 @@ class StepTable:
     """Columns of shape (n_steps,), in ns.
 
     Attributes:
-        per_step: Ledger key to the step's own time under it; the keys add up to `wall_ns`, which is
-            without evaluation.
-        candidates: Steps that may be outliers: after warm-up and off the borders of epochs.
-        epoch_of: 0-based epoch, -1 where there is none.
+        per_step: The step's time by ledger key; the keys add up to `wall_ns`, which excludes
+            evaluation.
+        candidates: Steps that may be outliers: after warm-up, not at borders of epochs.
+        epoch_of: 0-based epoch, -1 without one.
         border: Those in which an epoch begins or evaluation ran.
-        buffered: Those that may be fed by batches which workers had prepared before.
+        buffered: Those that may use batches prepared before.
         cycle: Steps after which waits repeat: workers take turns.
     """
 
@@ -94,7 +94,7 @@ class StepTable:
         return steady_s[~few_that_save(self.per_step[CHECKPOINT][steady])]
 
     def part(self, chosen: slice) -> StepTable:
-        """Returns some steps that follow one another, as if there were no others."""
+        """Returns consecutive steps, as if there were no others."""
         return StepTable.of(
             self.wall_ns[chosen],
             {key: ns[chosen] for key, ns in self.per_step.items()},
@@ -131,7 +131,7 @@ def step_table(timeline: Timeline, attribution: Attribution, metadata: Metadata)
 
 
 def _consumed(timeline: Timeline) -> list[LoaderIterations]:
-    """Loaders that the training thread consumes; an iterator for each step makes no borders."""
+    """Loaders that the training thread consumes, except those with an iterator per step."""
     return [p for p in timeline.loaders_here() if len(p) * 2 <= len(timeline.steps.ends)]
 
 
@@ -145,7 +145,7 @@ def _epoch_borders(timeline: Timeline) -> Bool:
 
 
 def _buffered(timeline: Timeline, metadata: Metadata) -> Bool:
-    """Steps that may use batches which workers had ready from before a start or evaluation."""
+    """Steps that may use batches prepared before a start or evaluation."""
     ends, buffered = timeline.steps.ends, np.zeros(len(timeline.steps.ends), dtype=bool)
     for p in _consumed(timeline):
         ahead = metadata.batches_ahead(p.loader)
@@ -176,7 +176,7 @@ def _worker_cycle(timeline: Timeline, metadata: Metadata) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Paces:
-    """How fast steady steps were, and training with starts of epochs; None: too few steps."""
+    """The pace of steady steps, and of training with epoch starts; None: too few steps."""
 
     steps: Pace | None = None
     training: Pace | None = None
@@ -199,14 +199,14 @@ class SeenSteps:
         return self.first + len(self.table)
 
     def paces(self, until: int | None = None) -> Paces:
-        """Returns how fast it was, as if it had ended at step `until`."""
+        """Returns its pace, as if it had ended at step `until`."""
         return self.paces_of(self.table if until is None else self._before(until))
 
     def drift_beyond(self, until: int) -> float:
-        """Returns by what share its steps from there on differ from those before.
+        """Returns the share by which its steps from there on differ from those before.
 
-        0 where noise explains it, or there are too few beyond. Where too few are before, by what
-        share the halves of those beyond differ.
+        0 where noise explains it, or too few follow. With too few before, the share by which the
+        halves of the later steps differ.
         """
         before = self._before(until).plain_s()
         beyond = self.table.part(slice(max(until - self.first, 0), None)).plain_s()
@@ -221,9 +221,9 @@ class SeenSteps:
 
 
 def shares_of_steps(timeline: Timeline, steps: StepTable) -> dict[int, float]:
-    """Returns which share of training's step time each loader feeds, by its id, from 0 to 1.
+    """Returns the share of training's step time that each loader feeds, by id, from 0 to 1.
 
-    Without checkpoints and evaluation. Loaders that feed no step are left out.
+    Without checkpoints and evaluation, and without loaders that feed no step.
     """
     own_ns = np.maximum(steps.wall_ns - steps.per_step.get("checkpoint", 0), 0)
     whole_ns = float(own_ns.sum())
@@ -236,7 +236,7 @@ def shares_of_steps(timeline: Timeline, steps: StepTable) -> dict[int, float]:
 
 
 def are_all_fed(timeline: Timeline) -> bool:
-    """Whether loaders feed nearly all steps: others use kept batches, or data of another kind."""
+    """Whether loaders feed nearly all steps: others use cached batches or other data."""
     has_loader = np.zeros(len(timeline.steps.ends), dtype=bool)
     for p in timeline.loaders:
         if p.role == TRAINING:
@@ -249,14 +249,14 @@ def _share(part: float, whole: float) -> float:
 
 
 def _steps_with_batches(p: LoaderIterations, timeline: Timeline) -> Bool:
-    """Returns the steps from the one that takes an epoch's first batch to its last.
+    """Returns the steps from an epoch's first batch to its last.
 
-    Those in between that take none use the batch of the step before.
+    Those in between without a batch use that of the step before.
     """
     ends = timeline.steps.ends
     trained = p.trained()
     first = np.searchsorted(ends, _first_batches(p, timeline)[trained], side="right")
-    # What an epoch ends in is a step of it where its last batch is still to be used.
+    # The step at an epoch's end belongs to it if it uses the last batch.
     used = is_used_later(p, timeline.learning())[trained]
     last = np.searchsorted(ends, p.end[trained]) - np.where(used, 0, 1)
     last = np.maximum(last, np.searchsorted(ends, p.last_next[trained], side="right"))
@@ -264,7 +264,7 @@ def _steps_with_batches(p: LoaderIterations, timeline: Timeline) -> Bool:
 
 
 def _first_batches(p: LoaderIterations, timeline: Timeline) -> Int64:
-    """Returns when the first batch of each epoch was asked for: its iterator may be far older."""
+    """Returns when the first batch of each epoch was requested: its iterator may be older."""
     events = timeline.all_events
     asked = np.sort(events.start[events.is_kind(Kind.LOADER_NEXT) & (events.site == p.loader)])
     if len(asked) == 0:

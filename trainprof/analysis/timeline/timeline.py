@@ -38,9 +38,9 @@ ANCHOR_SHARE: Final = 0.9
 _IN_BACKWARD: Final = -1
 # Fewer steps do not show what belongs to one.
 _LEAST_STEPS: Final = 3
-# Of typical steps: what comes shortly before the first one is left with it.
+# Number of typical steps: calls within their time before the first step belong to it.
 _NEAR_STEPS: Final = 3.0
-# The first rollout, say, may take longer than any later one.
+# The first rollout, for example, may take longer than any later one.
 _SLOWER: Final = 2.0
 _NEVER: Final = np.iinfo(np.int64).max
 
@@ -55,7 +55,7 @@ class Boundaries:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What the training thread did, in order.
+    """The training thread's work, in order.
 
     Attributes:
         all_events: Of every thread.
@@ -86,7 +86,7 @@ class Timeline:
         return self.events.start[self.events.is_kind(*LEARNING)]
 
     def evaluated_in_loop_ns(self) -> int:
-        """Returns what of the loop is evaluation: tests ahead of it and behind it are none."""
+        """Returns the evaluation time inside the loop, without tests before and after it."""
         inside = np.clip(self.segments, self.window.loop_start, self.window.loop_end)
         return int((inside[:, 1] - inside[:, 0]).sum())
 
@@ -97,7 +97,7 @@ class Timeline:
 
 
 def build_timeline(process: TrainingProcess, start: int, end: int) -> Timeline:
-    """Works out the training thread's timeline; `start` and `end` are the process's."""
+    """Returns the training thread's timeline; `start` and `end` are the process's."""
     events = with_first_batches(on_calling_threads(process.events))
     thread = training_thread(events, process.main_thread)
     is_on_thread = events.thread == thread
@@ -188,10 +188,10 @@ def _window(
 
 
 def loop_start(events: Events, nesting: Nesting, outside: Bool, step_ends: Int64) -> int:
-    """Returns when the first step begins where no loader feeds it, by events outside evaluation.
+    """Returns when the first step begins without a loader, by events outside evaluation.
 
-    Modules are called for other things before: for the size of an output, to transform all files.
-    None of that comes again between later updates.
+    Before it modules are called for other purposes: for the size of an output, to transform files.
+    Such calls do not come between later updates.
     """
     computing = np.flatnonzero(events.is_kind(*LEARNING, Kind.FORWARD, Kind.ZERO_GRAD) & outside)
     starts = events.start[computing]
@@ -205,9 +205,9 @@ def loop_start(events: Events, nesting: Nesting, outside: Bool, step_ends: Int64
 def _first_of_step(events: Events, nesting: Nesting, outside: Bool, near_ns: float) -> int:
     """Returns when the first call begins that is like those of later steps.
 
-    Of the calls ahead of the first backward as many belong to it as ever come in a row later on
-    (those of several models, or of a rollout), as far as they lie no longer ahead. What calls take
-    is not counted: the first ones may compile.
+    The calls before the first backward belong to it up to the largest number in a row later on
+    (several models, or a rollout), within the longest distance there. Durations of calls do not
+    count: the first ones may compile.
     """
     learns = events.is_kind(*LEARNING)
     is_outer = outside & ~nesting.inside(learns)
@@ -236,8 +236,8 @@ def first_epoch_start(
 ) -> int | None:
     """Returns when the loop begins with a loader's first training iteration, ns; None without one.
 
-    That is with its iterator, or with its first batch where set-up lies between that takes more
-    than creating iterators and than a few steps.
+    With its iterator, or with its first batch if set-up in between takes longer than creating
+    iterators and than a few steps.
     """
     trained = np.flatnonzero(p.trained())
     if len(trained) == 0:
@@ -267,7 +267,7 @@ def update_mask(events: Events, nesting: Nesting) -> Bool:
 def step_boundaries(
     events: Events, nesting: Nesting, *, ignore: Bool, batch_ends: Int64
 ) -> Boundaries:
-    """Finds the ends of the training thread's steps (HOOKS.md section 5) but evaluation's.
+    """Finds the ends of the training thread's steps (HOOKS.md section 5), without evaluation.
 
     The last resort are `batch_ends`, of the training loaders' `next` calls.
     """
@@ -284,7 +284,7 @@ def step_boundaries(
 
 
 def _behind_forwards(events: Events, nesting: Nesting, backwards: Int64) -> Int64:
-    """Leaves out backwards that follow no forward, where most do (torch.compile traces one)."""
+    """Excludes backwards without a forward, if most have one (torch.compile traces one)."""
     top = backwards[nesting.parent[backwards] < 0]
     backwards = top if len(top) else backwards
     forwards = events.start[events.is_kind(Kind.FORWARD) & (nesting.parent < 0)]
@@ -310,7 +310,7 @@ def _anchor_ends(events: Events, nesting: Nesting, updates: Int64) -> Int64:
 
 
 def _in_block(optimizer: Int64) -> Bool:
-    """Whether each update is one of several on end by one optimizer."""
+    """Whether each update is one of several in a row by one optimizer."""
     begins = np.flatnonzero(np.append(True, optimizer[1:] != optimizer[:-1]))
     lengths = np.diff(np.append(begins, len(optimizer)))
     return np.repeat(lengths >= LEAST_BLOCK, lengths)

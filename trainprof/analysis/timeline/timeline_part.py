@@ -35,7 +35,7 @@ from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import ForwardFlag, Kind
 
 _OLDEST_GENERATION: Final = 2
-# A loop that makes a new iterator for each batch has as many epochs as batches.
+# With a new iterator for each batch, each batch is an epoch.
 MAX_EPOCHS_LISTED: Final = 10_000
 _NEVER: Final = np.iinfo(np.int64).max
 
@@ -47,9 +47,9 @@ class TimelinePart:
     Attributes:
         account: The ledger of the whole run.
         spent_s: Seconds per ledger key inside the training phase.
-        settled_ns: When warm-up was over; the first step is always part of it.
-        backwards: Runs of the autograd engine in training, a closure's too.
-        full_collections: How often the garbage collector walked all objects in training.
+        settled_ns: When warm-up ended; the first step is always part of it.
+        backwards: Runs of the autograd engine in training, with closures.
+        full_collections: Full garbage collections in training.
     """
 
     attribution: Attribution
@@ -136,7 +136,7 @@ def epochs_of(timeline: Timeline, *, origin_ns: int, threshold_ns: int) -> list[
         if listed.any():
             later = is_used_later(p, learning) if is_here else p.trained()
             ends = _epoch_ends(p, later, begins, step_ends)
-            # What an iterator took that was created ahead of the loop is no part of an epoch.
+            # An iterator created before the loop is not a part of an epoch.
             made_ahead = p.trained() & (p.start < timeline.window.loop_start) & is_here
             epochs_here = _listed(p, listed, made_ahead, ends, timeline, origin_ns, threshold_ns)
             if p.loader in feeding and is_here:
@@ -195,9 +195,9 @@ def _listed(
 
 
 def _concurrent_waits(timeline: Timeline, feeding: Collection[int]) -> Events:
-    """Picks the calls for batches of loaders that training uses alongside those whose epochs count.
+    """Returns requests for batches of loaders used alongside those whose epochs count.
 
-    Without those inside another call for a batch: a loader in a dataset.
+    Without requests inside another one: a loader in a dataset.
     """
     calls = timeline.all_events
     training = [p.loader for p in timeline.loaders_here() if p.role == TRAINING]
@@ -223,7 +223,7 @@ def _with_waits(pair: tuple[int, Epoch], concurrent: Events) -> tuple[int, Epoch
 
 
 def _epoch_ends(p: LoaderIterations, is_used_later: Bool, begins: Int64, step_ends: Int64) -> Int64:
-    """Ends of epochs; those used later reach to the end of the last step before the next begins."""
+    """Ends of epochs; those learnt from later end with the last step before the next begins."""
     if len(step_ends) == 0:
         return p.end
     nexts = np.append(begins, _NEVER)[np.searchsorted(begins, p.start, side="right")]
@@ -236,7 +236,7 @@ def _epoch_ends(p: LoaderIterations, is_used_later: Bool, begins: Int64, step_en
 def evaluation_of(timeline: Timeline) -> Evaluation:
     """Sums up evaluation by the training thread's epochs; its seconds are those of the ledger.
 
-    An iterator that is asked for a few batches at a time makes an epoch each time.
+    An iterator that yields a few batches at a time counts as an epoch each time.
     """
     batches = waited = first = 0
     segments = timeline.segments
@@ -271,12 +271,12 @@ def evaluation_of(timeline: Timeline) -> Evaluation:
 
 
 def _with_gradients_share(timeline: Timeline) -> float | None:
-    """Returns what of evaluation's forwards, by their time, has gradients for nothing."""
+    """Returns the share of evaluation's forwards, by time, with needless gradients."""
     events, top = timeline.events, timeline.nesting.parent < 0
     inside = within(timeline.segments, events.start)
     forward = top & inside & events.is_kind(Kind.FORWARD)
     if (inside & events.is_kind(Kind.BACKWARD)).any():
-        return 0.0  # it takes gradients itself: forces of a potential, an attack
+        return 0.0  # it computes gradients itself: forces of a potential, an attack
     length = (events.end - events.start)[forward]
     is_grad = (events.flags[forward] & ForwardFlag.GRAD) > 0
     return float(length[is_grad].sum() / length.sum()) if length.any() else None

@@ -4,8 +4,8 @@ What it means: batches are copied from pageable memory. Each copy goes through a
 blocks the host. A pinned source is faster, and with non_blocking=True the host goes on. The copy
 still runs between the kernels of two steps: only a stream of its own overlaps it with them.
 
-How it is measured: CUDA events around each copy show when the GPU did nothing but copy, or was idle
-while the host was in a copy. The finding names the line that cost most of that in training.
+How it is measured: CUDA events around each copy show when the GPU only copied, or was idle while
+the host was in a copy. The finding names the line that cost most of that in training.
 
 When it is wrong: where the link is saturated, pinning saves little. How much faster pinned copies
 are is unknown until you try: the gain is an upper bound. Copies under 64 KiB cost mostly latency:
@@ -73,13 +73,9 @@ def find(context: RunContext) -> Finding | None:
     if worst is None:
         return None
     change = _change(context, worst, spent_s)
-    how = [
-        word
-        for word, holds in (("pageable", _is_pageable(worst)), ("blocking", _is_blocking(worst)))
-        if holds
-    ]
     count = worst.count if worst.in_training is None else worst.in_training
-    copies = f"{count} {' '.join([*how, 'copies'])}"
+    pageable = "pageable " if _is_pageable(worst) else ""
+    copies = f"{count} {pageable}{'blocking ' if _is_blocking(worst) else ''}copies"
     if are_several:
         copies = f"copies, mostly {copies}"
     refills = "non_blocking" in change.advice and not context.feeding
@@ -209,5 +205,5 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=90,
-    traits=RuleTraits(keys=["transfer"]),
+    traits=RuleTraits(keys=["transfer"], action="Make copies faster or fewer"),
 )

@@ -7,8 +7,8 @@ frees memory that the next forward and backward have to allocate again.
 
 How it is measured: CUDA events around each synchronizing call show when the GPU was idle in it.
 Idle time after a call counts if the host had waited while the GPU was busy, for two steps at most.
-Not counted are calls in a loader, blocking copies, and reads that cannot be left out: those of a
-GradScaler, of a checkpoint, and of torch's optimizers (LBFGS). The finding names the line that cost
+Calls in a loader and blocking copies are not counted, nor are reads that cannot be avoided: those
+of a GradScaler, a checkpoint or torch's optimizers (LBFGS). The finding names the line that cost
 most in training. For empty_cache() the gain includes allocating again, up to three times the time
 of its calls (measured: 0.4 to 2.4 times).
 

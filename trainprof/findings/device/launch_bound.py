@@ -4,14 +4,15 @@ What it means: the host launches each operator of forward, backward and update s
 costs 5 to 50 us whatever the size of the operator. A GPU that finishes each kernel sooner runs at
 the host's pace: a faster GPU gains nothing.
 
-How it is measured: CUDA events show when the GPU had finished all launched kernels. If it had at
-the end of nearly every forward, backward and update, it is launch-bound. NVIDIA's driver reports
-the total kernel time. Compilation is not counted, nor is warm-up beyond the usual time of a step.
+How it is measured: CUDA events show when the GPU had finished all launched kernels. It is
+launch-bound if that is so at the end of nearly every forward, backward and update. NVIDIA's driver
+reports the total kernel time. Compilation is not counted, nor is warm-up beyond the usual time of a
+step.
 
 When it is wrong: where the host runs Python of your code between launches instead of operators.
-Stack samples show that time: python_in_model has it, and it is not counted here. Nor are updates
-parameter by parameter, which slow_optimizer has. Without a driver's report, how long the GPU worked
-is unknown, and the gain is an upper bound.
+Stack samples show that time: python_in_model reports it, and it is not counted here. Nor are
+updates parameter by parameter, which slow_optimizer reports. Without a driver's report, the GPU's
+busy time is unknown, and the gain is an upper bound.
 
 What to do: torch.compile(model) fuses small operators. mode="reduce-overhead" launches a step as
 one CUDA graph, if shapes stay the same. Compiled operators differ in the last digits and don't

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,9 +13,6 @@ from trainprof.analysis.summary.finding import Finding
 from trainprof.record.files import contents_of
 
 _LARGEST_BYTES: Final = 1 << 21
-# Whatever a name is bound to that holds parsed arguments: parse_args(), get_options(), vars(args).
-_PARSES: Final = re.compile(r"pars|arg|opt|vars", re.IGNORECASE)
-
 _OWN: Final = ("self", "cls")
 # With these an option may take another value than the number, or none; None: **more.
 _OTHER_VALUES: Final = frozenset({"action", "nargs", "choices", None})
@@ -36,22 +32,21 @@ class ScriptFiles:
 
     @staticmethod
     def of(manifest: Mapping[str, Any]) -> ScriptFiles:
-        entry, times = manifest.get("entry"), manifest.get("times")
-        started_ns = times.get("spawned_time_ns") if isinstance(times, dict) else None
-        cwd, started_ns = Path(str(manifest.get("cwd") or ".")), integer(started_ns) or 0
-        if not isinstance(entry, str):
-            return ScriptFiles(cwd, None, started_ns)
+        cwd, entry = Path(str(manifest.get("cwd") or ".")), str(manifest.get("entry") or "")
         names = (entry, f"{entry.replace('.', '/')}.py")  # the latter of `python -m`
         script = next((cwd / name for name in names if (cwd / name).is_file()), None)
-        return ScriptFiles(cwd, script, started_ns)
+        times = manifest.get("times")
+        started_ns = integer(times.get("spawned_time_ns")) if isinstance(times, dict) else None
+        return ScriptFiles(cwd, script, started_ns or 0)
 
-    def tree(self, path: Path) -> ast.AST | None:
+    def nodes(self, path: Path | None) -> list[ast.AST]:
+        """Returns the syntax tree of a file as a list; [] where it cannot be read."""
         try:
-            is_unchanged = path.stat().st_mtime_ns <= self.started_ns
-            text = contents_of(path, _LARGEST_BYTES) if is_unchanged else None
-            return None if text is None else ast.parse(text)
+            if path is None or path.stat().st_mtime_ns > self.started_ns:
+                return []
+            return list(ast.walk(ast.parse(contents_of(path, _LARGEST_BYTES) or b"")))
         except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-            return None
+            return []
 
 
 def with_flag(finding: Finding, files: ScriptFiles) -> Finding:
@@ -60,24 +55,21 @@ def with_flag(finding: Finding, files: ScriptFiles) -> Finding:
     file, _, line = (finding.site or "").rpartition(":")
     if not wanted or not file or not line.isdigit():
         return finding
-    paths = {path.resolve() for path in (files.cwd / file, files.script) if path is not None}
-    trees = {path: files.tree(path) for path in paths}
-    known = [tree for tree in trees.values() if tree is not None]
-    flags = []
+    here, flags = (files.cwd / file).resolve(), []
+    nodes = at_site = files.nodes(here)
+    if files.script is not None and files.script.resolve() != here:
+        nodes = [*at_site, *files.nodes(files.script)]
+    calls = [
+        node
+        for node in at_site
+        if isinstance(node, ast.Call) and node.lineno <= int(line) <= (node.end_lineno or 0)
+    ]
     for name, value in wanted.items():
-        given = _arguments(trees[(files.cwd / file).resolve()], int(line), name)
-        holders = {_held_by(x) for x in given}
-        holder = holders.pop() if len(holders) == 1 else None
-        option = None if holder is None else _option(known, *holder)
+        given = {_held_by(x.value) for call in calls for x in call.keywords if x.arg == name}
+        holder = given.pop() if len(given) == 1 else None
+        option = None if holder is None else _option(nodes, holder[1])
         flags += [] if option is None else [f"{option} {value}"]
     return replace(finding, flag=" ".join(flags))
-
-
-def _arguments(tree: ast.AST | None, line: int, name: str) -> Iterator[ast.expr]:
-    """Yields what the calls at a line are given as one argument."""
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.Call) and node.lineno <= line <= (node.end_lineno or 0):
-            yield from (keyword.value for keyword in node.keywords if keyword.arg == name)
 
 
 def _held_by(value: ast.expr) -> tuple[str, str] | None:
@@ -90,53 +82,34 @@ def _held_by(value: ast.expr) -> tuple[str, str] | None:
     return None
 
 
-def _option(trees: list[ast.AST], holder: str, attribute: str) -> str | None:
+def _option(nodes: Sequence[ast.AST], attribute: str) -> str | None:
     """Returns the one option of argparse that sets an attribute which nothing else sets."""
-    options, nodes = [], [node for tree in trees for node in ast.walk(tree)]
+    options = []
     for node in nodes:
         if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store):
             into, name = _held_by(node) or ("", "")
             if name == attribute and into not in _OWN:
                 return None
-        if isinstance(node, ast.Assign) and _binds(node, holder) and not _is_parsed(node.value):
-            return None
-        if isinstance(node, ast.Call) and _name(node.func) == "add_argument":
-            options += [node] if _destination(node) == attribute else []
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
+            strings = [str(x.value) for x in node.args if isinstance(x, ast.Constant)]
+            given = {x.arg: x.value for x in node.keywords}
+            if _destination(strings, given) == attribute:
+                options.append((strings, given))
     if len(options) != 1:
         return None
-    given = {x.arg: x.value for x in options[0].keywords}
-    if _name(given.get("type")) != "int" or not _OTHER_VALUES.isdisjoint(given):
-        return None
-    strings = _strings(options[0])
-    return next((x for x in strings if x.startswith("--")), strings[0])
+    strings, given = options[0]
+    is_int = getattr(given.get("type"), "id", "") == "int"
+    return _long(strings) if is_int and _OTHER_VALUES.isdisjoint(given) else None
 
 
-def _binds(node: ast.Assign, name: str) -> bool:
-    return any(isinstance(x, ast.Name) and x.id == name for y in node.targets for x in ast.walk(y))
-
-
-def _is_parsed(value: ast.expr) -> bool:
-    return isinstance(value, ast.Call) and _PARSES.search(_name(value.func)) is not None
-
-
-def _destination(call: ast.Call) -> str | None:
+def _destination(strings: list[str], given: Mapping[str | None, ast.expr]) -> Any:
     """Returns the attribute that an option sets, by argparse's rules; None of a positional."""
-    strings = _strings(call)
     if not strings or not strings[0].startswith("-"):
         return None
-    named = next((x.value for x in call.keywords if x.arg == "dest"), None)
-    if named is not None:
-        return named.value if isinstance(named, ast.Constant) else None  # type: ignore[return-value]
-    first = next((x for x in strings if x.startswith("--")), strings[0])
-    return first.lstrip("-").replace("-", "_")
+    if "dest" in given:
+        return getattr(given["dest"], "value", None)
+    return _long(strings).lstrip("-").replace("-", "_")
 
 
-def _strings(call: ast.Call) -> list[str]:
-    return [str(x.value) for x in call.args if isinstance(x, ast.Constant)]
-
-
-def _name(function: ast.expr | None) -> str:
-    """Returns "parse_args" of `parser.parse_args`."""
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
+def _long(strings: list[str]) -> str:
+    return next((x for x in strings if x.startswith("--")), strings[0])

@@ -8,6 +8,7 @@ from support.cases import STEPS, Planted, case_of, with_summary
 from support.findings import hot_line, in_rows, is_silent, reports, row
 
 from trainprof.analysis.pipeline.bounds import Interval
+from trainprof.analysis.summary.code import PREPARATION
 
 RULES_HERE = ("sample_by_sample", "slow_collate", "slow_sampler")
 
@@ -70,8 +71,8 @@ def busy_worker() -> Planted:
 
 
 # Whoever takes more than the dataset has is the function, or called by it.
-ITS_LINE = collating(hot_lines=[hot_line("making batches", 0.7, site="data.py:33")])
-ANY_LINE = collating(hot_lines=[hot_line("making batches", 0.15, site="data.py:33")])
+ITS_LINE = collating(hot_lines=[hot_line(PREPARATION, 0.7, site="data.py:33")])
+ANY_LINE = collating(hot_lines=[hot_line(PREPARATION, 0.15, site="data.py:33")])
 MOST = {"high": 0.05 / 0.026, "collate_per_batch_s": 0.024, "rel": 0.25}
 
 test_slow_collate = reports(

@@ -50,7 +50,6 @@ def flag_of(folder: Path, *lines: str, change: dict[str, int] = TWO, module: str
         ([ADDED, PARSED, "args.workers = 0", BUILT], ""),
         ([ADDED, PARSED, "args.workers //= 2", BUILT], ""),
         ([ADDED, ADDED, PARSED, BUILT], ""),
-        ([ADDED, "args = yaml.safe_load(file)", BUILT], ""),
         (['parser.add_argument("workers", type=int)', BUILT], ""),
         (['parser.add_argument("--workers", type=int, nargs=2)', BUILT], ""),
         (['parser.add_argument("--workers", type=int, choices=[0, 4])', BUILT], ""),

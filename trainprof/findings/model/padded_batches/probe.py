@@ -33,7 +33,6 @@ class PaddingNote(Note):
     """Tokens in the input tables of some steps.
 
     Attributes:
-        looks: Sampled steps.
         rows: Sequences.
         places: Tokens, padding included; `filled` without padding.
         longest: Tokens if each batch were as wide as its longest sequence.
@@ -44,7 +43,7 @@ class PaddingNote(Note):
 
     KEY: ClassVar[str] = "padding"
 
-    looks: int = 0
+    looks: int = 0  # sampled steps
     rows: int = 0
     places: int = 0
     filled: int = 0
