@@ -285,7 +285,7 @@ def _overhead(cost: LineCost) -> str:
     ns = cost.overhead_ns
     each = f"{ns:.0f} ns" if ns < 1000 else seconds(ns * 1e-9)
     if cost.traces_callees:
-        callees = "before Python 3.12, functions that timed lines call are slower too"
+        callees = "functions that they call are slower too"
         return f"at least {seconds(cost.added_s)} ({events} x {each}; {callees})"
     return f"about {seconds(cost.added_s)} ({events} x {each})"
 
