@@ -31,6 +31,7 @@ from trainprof.analysis.run.evidence import NAMED_FROM_SHARE, is_waiting
 from trainprof.analysis.stacks.samples import function_of
 from trainprof.analysis.summary.code import HotLine, hottest
 from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.analysis.timeline.ledger import BEFORE_BACKWARD, ELSEWHERE
 from trainprof.findings.gain import Gain, outside_steps, plain_finding, python_gain
@@ -115,6 +116,7 @@ def find(context: RunContext) -> Finding | None:
         site=library if named is None else named.site,
         action=action,
         advice=advice if named is None else f"{takes_of_it(named)}: {advice}",
+        costliest=_most_sampled(context) if named is None and library is None else "",
         also=[
             *([] if named is None else caller(named)),
             *([_LEARNED_FROM] if advice == _CHEAPER else []),
@@ -152,6 +154,20 @@ def python_line(summary: RunSummary) -> HotLine | None:
     Without calls to other ranks and those that release a device's memory.
     """
     return hottest(summary.part_lines, "other", _reported_apart(summary))
+
+
+def _most_sampled(context: RunContext) -> str:
+    """Returns the line that most samples met, with its interval; "" where no line has most.
+
+    Code that holds the GIL delays its samples, so that the interval may be too wide to advise.
+    """
+    lines = [x for x in context.summary.hot_lines if (x.part, x.thread) == ("other", "training")]
+    most = max(lines, key=lambda x: x.samples, default=None)
+    if most is None or 2 * most.samples <= sum(x.samples for x in lines):
+        return ""
+    low, high = (percent(share) for share in most.share)
+    share = f"{low.removesuffix(' %')} to {high} of a step"
+    return f"Most samples: {most.site} {most.function}(), {share}"
 
 
 def may_be_waiting(context: RunContext) -> bool:

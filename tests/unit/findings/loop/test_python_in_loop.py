@@ -11,7 +11,7 @@ from support.cases import STEPS, Planted, case_of, healthy, with_run, with_summa
 from support.findings import finding_of, hot_line, is_silent, reported, reports, row
 
 from trainprof.analysis.model.torch_settings import TorchSettings
-from trainprof.analysis.summary.code import HotLine
+from trainprof.analysis.summary.code import HotLine, HottestLine
 from trainprof.analysis.timeline.checkpoints import Checkpoints
 from trainprof.findings.run_context import RunContext
 
@@ -117,6 +117,19 @@ test_no_python_to_change = is_silent(
         "an unknown line's tiny model": tiny(torch_share=None),
     },
 )
+
+
+@pytest.mark.parametrize(("others", "costliest"), [(8, "train.py:34 main()"), (52, "")])
+def test_without_a_sure_line_it_shows_what_most_samples_met(others: int, costliest: str) -> None:
+    lines = [
+        HottestLine(site, "main", "other", "training", [0.08, 0.39], samples)
+        for site, samples in (("train.py:34", 52), ("train.py:36", others))
+    ]
+    context = with_python({"share": 0.5, "is_end": True, "is_likely": True}, hot_lines=lines)
+    finding = finding_of("python_in_loop", context)
+    assert finding.site is None
+    assert costliest in finding.costliest
+    assert bool(finding.costliest) == bool(costliest)
 
 
 @pytest.mark.parametrize("evaluation_s", [0.0, 3.0])
