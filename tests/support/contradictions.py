@@ -21,7 +21,7 @@ from trainprof.analysis.summary.finding import (
     comes_once,
     is_small,
 )
-from trainprof.analysis.summary.levels import LEAST_GAIN, percent
+from trainprof.analysis.summary.levels import LEAST_GAIN, percent, sentence
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.catalogue import RULES
 from trainprof.findings.saved import saved_summary
@@ -65,8 +65,22 @@ _PARTS = {
 # What the line of the whole run calls them.
 _OUTSIDE = {"evaluation": "validation", "checkpoint": "checkpoints", "data": "loader starts"}
 _NOTHING = re.compile(r"No fix found.* (?:over|under) (\d+ %)\.|Only small gains found\.")
-_STEP = re.compile(r"^One training step.*?  ([\d.,]+) (m?s)  100 %$", re.MULTILINE)
-_ROW = re.compile(r"^  (\S.*?) +[█▉▊▋▌▍▎▏]* *  +([\d.,]+) m?s +(\d+) %$")
+_STEP = re.compile(
+    r"^(?:One training step|GPU time of).*?  ([\d.,]+) (m?s|min|h)  100 %$", re.MULTILINE
+)
+_ROW = re.compile(r"^  (\S.*?) +[█▉▊▋▌▍▎▏]* *  +([\d.,]+) (?:m?s|min|h) +(\d+) %$")
+# Rows of a GPU's time by what a headline may name.
+_OF_DEVICE = {
+    "data": ("idle: waiting for data",),
+    "transfer": ("idle: copying",),
+    "sync": ("idle: around syncs",),
+    "host": ("idle: Python in the loop", "idle: between small kernels"),
+    "compiling": ("idle: torch.compile",),
+    "checkpoint": ("idle: checkpoints",),
+    "evaluation": ("idle: validation", "validation"),
+}
+_BUSY = ("busy", "forward", "loss", "backward", "recomputing forward", "optimizer", "validation")
+_UNKNOWN = "idle or busy: unknown"
 _CLAIMED = re.compile(r"(\d+) %|([\d.]+) of (?:its )?([\d.]+) m?s")
 _FINDING = re.compile(
     r"^(\d+)  \S.*\n     (?:(\S+:\d+)  )?(?:.*\n)*?     Details: --why (\w+)$", re.MULTILINE
@@ -137,6 +151,8 @@ def _of_headline(summary: RunSummary, page: str) -> Iterator[str]:
     if verdict.share is not None and not 0 <= verdict.share <= 1 + _TOLERANCE:
         yield f"a share of {verdict.share}"
     is_timed_on_device = any(x.busy_share for x in summary.devices or ())
+    if is_timed_on_device and len(summary.devices or ()) == 1:
+        yield from _of_device(summary, page)
     if verdict.share is None or is_timed_on_device or training_s <= 0:
         return
     spent = _spent(summary, summary.ledger.seconds, 1.0)
@@ -171,6 +187,34 @@ def _of_headline(summary: RunSummary, page: str) -> Iterator[str]:
     is_so = -_TOLERANCE <= shares["compute"] - verdict.share <= outside
     if is_computing and not summary.run.is_on_device and not is_so:
         yield f"the ledger has {percent(shares['compute'])} of computing: {text}"
+
+
+def _of_device(summary: RunSummary, page: str) -> Iterator[str]:
+    """A GPU's headline and verdict have the shares of its rows, and name the largest cause."""
+    verdict, step = summary.verdict, _STEP.search(page)
+    rows = [] if step is None else _rows_below(page[step.end() + 1 :])
+    shown = {name: int(share) / 100 for name, _, share in rows}
+    least = {name: sum(shown.get(x, 0.0) for x in parts) for name, parts in _OF_DEVICE.items()}
+    least["compute"] = sum(shown.get(name, 0.0) for name in _BUSY)
+    is_compiling = verdict.bottleneck == "host" and least["compiling"] > least["host"]
+    named = "compiling" if is_compiling else verdict.bottleneck
+    if not rows or named not in least:
+        return
+    # Small rows are one, and what is unknown may be either.
+    most = least[named] + shown.get("rest", 0.0) + _CLAIM
+    if named in ("host", "compute", "evaluation"):
+        most += shown.get(_UNKNOWN, 0.0)
+    if verdict.share is not None and not least[named] - _CLAIM <= verdict.share <= most:
+        yield f"the bars have {percent(least[named])}: {verdict.share:.3f}, {verdict.headline}"
+    largest = max(_OF_DEVICE, key=lambda name: least[name])
+    if least[largest] > most:
+        yield f"{largest} takes more, {percent(least[largest])}: {verdict.headline}"
+    claimed = [int(share) / 100 for share, *_ in _CLAIMED.findall(verdict.headline) if share]
+    is_findings = any(sentence(x.title) in verdict.headline for x in summary.findings[:1])
+    if is_findings or not claimed or "No single bottleneck" in verdict.headline:
+        return
+    if not any(least[named] - _CLAIM <= x <= most for x in claimed):
+        yield f"{percent(least[named])} is the headline's share by the bars: {verdict.headline}"
 
 
 def _parts_of(bottleneck: str, of_step: dict[str, float]) -> list[float]:

@@ -12,7 +12,7 @@ from trainprof.analysis.run.evidence import DeviceEvidence, Evidence
 from trainprof.analysis.statistics.step_noise import pace_half_width, share_half_width
 from trainprof.analysis.summary.code import OutsideLoop
 from trainprof.analysis.summary.device import AFTER_WARMUP
-from trainprof.analysis.summary.finding import Finding, is_small
+from trainprof.analysis.summary.finding import Finding, is_small, leads
 from trainprof.analysis.summary.levels import (
     HIGH_SHARE,
     MODERATE_SHARE,
@@ -25,7 +25,7 @@ from trainprof.analysis.summary.run import BOTTLENECK_KEYS, COMPILE_KEY, COMPUTE
 from trainprof.analysis.timeline.ledger import ELSEWHERE, LOADER_KEYS
 from trainprof.analysis.timeline.steady_state import MIN_STEADY_STEPS
 from trainprof.analysis.timeline.step_table import StepTable
-from trainprof.findings.wording import number_of, span
+from trainprof.findings.wording import number_of
 
 # Start-up is named only in runs that are meant to be long, and when it is most of them.
 STARTUP_SHARE: Final = 0.5
@@ -115,13 +115,20 @@ def verdict(evidence: Evidence) -> Verdict:
 
 
 def with_finding(verdict: Verdict, findings: Sequence[Finding]) -> Verdict:
-    """Returns the verdict with the first finding as its headline, unless that gains little."""
+    """Returns the verdict with the first finding as its headline, unless that gains little.
+
+    One of unknown gain has to be about the bottleneck, or to slow everything.
+    """
     if not findings or is_small(findings[0]) or verdict.bottleneck == "unknown":
         return verdict
-    keys, fact = BOTTLENECK_KEYS.get(verdict.bottleneck, ()), sentence(findings[0].title)
+    first, keys = findings[0], BOTTLENECK_KEYS.get(verdict.bottleneck, ())
+    is_about = any(key in keys for key in first.traits.keys[:1])
+    if first.predicted_speedup is None and not is_about and not leads(first):
+        return verdict
+    fact = sentence(first.title)
     lead = _LEADS.get(verdict.bottleneck, "") if verdict.level == "highly" else ""
-    is_named = bool(lead) and not fact.startswith(lead.partition(" ")[0])
-    if is_named and set(keys) & set(findings[0].traits.keys):
+    is_its_lead = is_about and bool(lead) and verdict.headline.startswith(lead)
+    if is_its_lead and not fact.startswith(lead.partition(" ")[0]):
         fact = f"{lead}. {fact}"
     return replace(verdict, headline=fact)
 
@@ -214,7 +221,6 @@ def _of_device(evidence: Evidence, device: DeviceEvidence) -> Verdict:
         device,
         training_s=evidence.training_s,
         evaluation_s=evidence.training.get("evaluation", 0.0),
-        step_s=evidence.steps.step_s.mean if evidence.steps.step_s else None,
         sites={
             "data": _feeding_site(evidence),
             "transfer": evidence.transfer_site,
@@ -460,7 +466,6 @@ def device_verdict(
     training_s: float,
     evaluation_s: float,
     sites: Mapping[str, str | None],
-    step_s: float | None = None,
 ) -> Verdict:
     """Names what keeps the device from working, if it is large enough.
 
@@ -472,15 +477,12 @@ def device_verdict(
     Args:
         evaluation_s: Of `training_s`, in evaluation, idle or not.
         sites: The user's line by bottleneck, where there is one.
-        step_s: A mean steady step.
     """
     low, high = device.busy
     settled_s = (1 - device.warmup) * training_s
     shares = {name: device.idle.get(cause, 0.0) for name, cause in _CAUSE_OF.items()}
     shares["evaluation"] = evaluation_s / (settled_s or 1.0)
-    of = AFTER_WARMUP if device.warmup else "training time"
-    if step_s and shares["evaluation"] < _NAMED_FROM:
-        of = f"each {span(step_s)} step"
+    of = AFTER_WARMUP if device.warmup else "training"
     busy = f"the GPU is busy {_interval(low, high)} of {of}"
     if low >= DEVICE_BOUND_SHARE:
         text = f"GPU-bound: the GPU is busy at least {percent(low)} of {of}."

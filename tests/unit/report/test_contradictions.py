@@ -9,6 +9,7 @@ import pytest
 from support import summaries
 from support.contradictions import WIDE, contradictions
 
+from trainprof.analysis.summary.device import Device
 from trainprof.analysis.summary.finding import (
     IN_NOISE,
     LIKELY,
@@ -17,7 +18,7 @@ from trainprof.analysis.summary.finding import (
     SYMPTOM,
     PassedOver,
 )
-from trainprof.analysis.summary.run import Verdict
+from trainprof.analysis.summary.run import Phases, Verdict
 from trainprof.report.page.page import render
 
 HEALTHY = summaries.healthy()
@@ -42,13 +43,25 @@ def of(summary: Any, old: str = "", new: str = "", **changes: Any) -> list[str]:
     return contradictions(summary, page.replace(old, new) if old else page)
 
 
+IDLE = {"loader_s": 51.0, "copy_s": 10.0, "host_s": 6.0, "checkpoint_s": 4.0, "unknown_s": 3.0}
+DEVICE = Device(
+    0, "cuda:0", [0.26, 0.29], IDLE, {}, None, None, 99, {"forward": 10.0, "backward": 16.0}
+)
+ON_GPU = replace(
+    summaries.accelerator(),
+    devices=[DEVICE],
+    phases=Phases(6.4, 100.0, 0.5),
+    verdict=Verdict("data", "The GPU idles 51 % of training, waiting for data.", "highly", 0.51),
+)
+
+
 def verdict(bottleneck: str, share: float, text: str = "") -> Verdict:
     text = text or f"Each step spends {share * 100:.0f} % of its time there."
     return Verdict(bottleneck, text, "highly", share)
 
 
 def test_pages_as_they_are_contradict_themselves_nowhere() -> None:
-    for summary in (HEALTHY, QUIET, SLOW, summaries.cut_off()):
+    for summary in (HEALTHY, QUIET, SLOW, ON_GPU, summaries.cut_off()):
         assert of(summary) == []
     assert of(QUIET, findings=[GC]) == []
     assert of(QUIET, findings=[GC], passed_over=[PassedOver(GC, SYMPTOM, root="x")]) != []
@@ -84,6 +97,10 @@ def test_pages_as_they_are_contradict_themselves_nowhere() -> None:
         ("likely gains", of(QUIET, findings=[replace(GC, evidence={LIKELY: 1.5})])),
         ("on the page, not", of(SLOW, "4.6x faster", "9.6x faster")),
         ("saves", of(QUIET, findings=[replace(GC, recoverable_s=1e6)])),
+        ("data takes more, 51 %", of(ON_GPU, verdict=summaries.accelerator().verdict)),
+        ("the bars have 51 %", of(ON_GPU, verdict=verdict("data", 0.3))),
+        ("by the bars", of(ON_GPU, verdict=replace(ON_GPU.verdict, headline="It idles 30 %."))),
+        ("the bars have 26 %", of(ON_GPU, verdict=verdict("compute", 0.6))),
         ("one alone", of(QUIET, findings=[GC, SLOW.findings[0]], together=1.1)),
     ],
 )

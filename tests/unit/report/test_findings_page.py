@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support import summaries
 
+from trainprof.analysis.run.evidence import DeviceEvidence
 from trainprof.analysis.summary.code import Collective, HottestLine
 from trainprof.analysis.summary.device import Device
 from trainprof.analysis.summary.finding import (
@@ -20,15 +21,18 @@ from trainprof.analysis.summary.finding import (
     MAY_LOSE,
     MODELLED_WORKERS,
     OPTIMIZER_BUILDERS,
+    SHARE_OF,
     SOME_RANKS,
     SYMPTOM,
     Finding,
     PassedOver,
+    RuleTraits,
 )
+from trainprof.analysis.summary.levels import sentence
 from trainprof.analysis.summary.run import Phases, Verdict
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.findings.catalogue import RULES, rule_named
-from trainprof.findings.verdict import with_finding
+from trainprof.findings.verdict import device_verdict, with_finding
 from trainprof.report import markdown
 from trainprof.report.page.finding_page import render_rule, render_why
 from trainprof.report.page.findings import (
@@ -174,6 +178,39 @@ def test_the_headline_has_the_first_findings_title_once():
         assert with_finding(kept, []) == with_finding(kept, [of_little("x")]) == kept
 
 
+def test_an_unknown_gain_is_not_small():
+    unknown = {"predicted_speedup": None, "run_speedup": None, "recoverable_s": None}
+    title = "the GPU computes in float32"
+    finding = summaries.finding(
+        id="full_precision", severity="note", evidence={}, title=title, **unknown
+    )
+    assert section(findings=[finding]).startswith("1  Allow TF32")
+    summary = replace(SLOW, **{**NOTHING, "findings": [finding]})
+    assert nothing_words(summary) == ""
+    # What it costs is unknown: it is a headline where the bottleneck is of its kind.
+    assert with_finding(SLOW.verdict, [finding]) == SLOW.verdict
+    computing = Verdict("compute", "Compute-bound: it is 92 % of a step.", "not", 0.9)
+    assert with_finding(computing, [finding]).headline == sentence(title)
+    leading = replace(finding, traits=replace(finding.traits, slows_everything=True))
+    assert with_finding(SLOW.verdict, [leading]).headline == sentence(title)
+
+
+@pytest.mark.parametrize(
+    ("own", "keys", "lead"),
+    [
+        ("Python in the loop is the bottleneck: it takes 30 %.", ["other"], True),
+        ("Launch-bound: the GPU is idle up to 75 % of training.", ["other"], False),
+        ("Compiling is the bottleneck: the GPU idles 30 %.", ["other"], False),
+        ("Python in the loop is the bottleneck: it takes 30 %.", ["sync", "other"], False),
+    ],
+)
+def test_a_headline_leads_with_the_cause_of_its_finding(own, keys, lead):
+    finding = summaries.finding(id="x", title="the GPU idles 1.2 s", traits=RuleTraits(keys=keys))
+    headline = with_finding(Verdict("host", own, "highly", 0.3), [finding]).headline
+    assert headline.endswith("The GPU idles 1.2 s.")
+    assert headline.startswith("Python in the loop is the bottleneck. ") == lead
+
+
 # What no rule judges
 
 
@@ -222,7 +259,11 @@ def on_device(
 ) -> str:
     device = Device(0, "cuda:0", [busy, 0.97], idle or {}, {}, None, None, 200, seconds)
     run, phases = replace(HEALTHY.run, device="cuda:0"), Phases(1.0, 100.0, 1.0)
-    return page_of(**NOTHING, run=run, phases=phases, devices=[device])
+    evidence = DeviceEvidence.of(device, 100.0)
+    assert evidence is not None
+    said = device_verdict(evidence, training_s=100.0, evaluation_s=0.0, sites={})
+    changes = {**NOTHING, "verdict": said, "devices": [device]}
+    return page_of(**changes, run=run, phases=phases)
 
 
 PASSED = [
@@ -403,6 +444,9 @@ def test_evidence_is_in_the_unit_of_its_name():
         "threads 4": {"threads": 4.0},
         "unused share of backward 40 %": {"unused_share_of_backward": 0.4},
         "operators a step 3.40 ms": {"operators_s_a_step": 0.0034},
+        "share of a steady step 9 %": {"python_share": 0.09, SHARE_OF: "a steady step"},
+        "share of training 9 %": {"python_share": 0.09},
+        "samples 9, samples that waited 4": {"looks": 9, "looks_that_waited": 4},
         "times not measured": {"times": float("nan")},
     }
     nothing = {"batch_bytes": None, "slow_indices": [], "by_part_s": {}, LIKELY: 4.6}
@@ -421,6 +465,14 @@ def test_each_rule_is_explained_in_the_width_there_is(rule):
 
 
 # The comment
+
+
+def test_the_comment_leaves_loaders_gpus_and_the_ledger_to_the_verbose_page():
+    summary = replace(summaries.mixed_gpus(), findings=[summaries.finding()])
+    text = markdown.render(summary)
+    assert summary.verdict.headline in text.replace("\\", "")
+    assert all(x in text for x in ("| One training step", "\n1. Load", "\nNext:"))
+    assert not any(x in text for x in ("prefetch", "NVIDIA", "| GPU |", "not accounted for"))
 
 
 def items(**changes: Any) -> str:

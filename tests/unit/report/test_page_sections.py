@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from support import summaries
 from support.fake_memory import GIB, MIB
 
@@ -21,7 +22,7 @@ from trainprof.analysis.summary.device import (
     SyncPoint,
     Transfer,
 )
-from trainprof.analysis.summary.run import Exit, Outlier
+from trainprof.analysis.summary.run import Exit, Outlier, Verdict
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report import markdown
 from trainprof.report.page import details, device, memory, sections
@@ -31,6 +32,8 @@ from trainprof.report.page.notices import notices
 from trainprof.report.text import ending
 from trainprof.report.text.layout import Page
 from trainprof.report.text.outside_loop import outside_words
+from trainprof.report.text.parts import parts_shown
+from trainprof.report.text.step_bars import step_rows
 
 PAGE, VERBOSE = Page(), Page(verbose=True)
 
@@ -390,7 +393,11 @@ def gpu(idle: dict[str, float] | None = None, low: float = 0.4, **changes: Any) 
 
 
 def on_device(*devices: Device, **changes: Any) -> RunSummary:
-    return replace(ON_DEVICE, devices=list(devices) or [gpu()], **changes)
+    """100 s of training, 40 s of which the GPU waits for data."""
+    text = "Data loading is the bottleneck: the GPU idles 40 % of training, waiting for data."
+    verdict = Verdict("data", text, "highly", 0.4)
+    plain = {"verdict": verdict, "phases": replace(ON_DEVICE.phases, training_s=100.0)}
+    return replace(ON_DEVICE, **{**plain, "devices": list(devices) or [gpu()], **changes})
 
 
 def test_what_devices_did(gallery):
@@ -429,11 +436,31 @@ def test_what_cannot_be_has_no_idle_table():
 
 
 def test_the_bars_of_a_device_are_its_time(golden):
-    step = terminal.render(on_device(), Page(80))
-    golden("gpu_step_80.txt", step)
+    trained_s = sum(ON_DEVICE.ledger.seconds.values()) - 6.9
+    device = gpu({cause: s * trained_s / 100 for cause, s in IDLE.items()})
+    phases = replace(ON_DEVICE.phases, training_s=trained_s)
+    golden("gpu_step_80.txt", terminal.render(on_device(device, phases=phases), Page(80)))
     wide = terminal.render(on_device(), Page(120, verbose=True))
     heading = next(line for line in wide.split("\n") if line.startswith("Where the time went"))
     assert heading.endswith("s on device")
+    assert "| GPU time of training | 100 s | 100 % |" in markdown.render(on_device())
+
+
+def test_the_bars_of_a_device_are_all_of_training_after_warm_up():
+    idle = {**IDLE, "warmup_s": 10.0, "evaluation_s": 5.0, "startup_s": 2.0, "loader_s": 23.0}
+    worked = {"forward": 10.0, "backward": 10.0, "evaluation": 60.0}
+    training = replace(ON_DEVICE.training, without_evaluation_s=75.0)
+    summary = on_device(gpu(idle, 4 / 9, seconds=worked), training=training)
+    step = step_rows(summary)
+    assert step is not None
+    assert (step.title, step.total) == ("GPU time of training after its warm-up", "90.0 s")
+    shares = {part.name: part.share for part in parts_shown(summary)}
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares["idle: validation"] == pytest.approx(5 / 90)
+    # Validation may have had 20 s of the GPU, as much as forward and backward.
+    assert shares["validation"] == pytest.approx(20 / 90)
+    ranks = replace(summary, ranks=[{"rank": 0}, {"rank": 1}])
+    assert ", first of 2 ranks" in terminal.render(ranks, Page(80))
 
 
 def test_copies_and_syncs(gallery):

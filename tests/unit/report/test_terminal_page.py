@@ -189,6 +189,8 @@ def test_a_failed_script_gets_a_line_below_its_traceback():
     [line] = terminal.render_after_run(failed, Page(80)).splitlines()
     assert "train.py failed with KeyError after 58.4 s" in line
     assert line.endswith("More: trainprof report train-20261121-034012-7f3a")
+    none = replace(failed, training=replace(failed.training, steps=0))
+    assert "no backward. More: " in terminal.render_after_run(none, Page(80))
     whole = page(summary)
     assert terminal.render_after_run(summary, Page(80)) == whole
     assert page(failed).count("\n") > 10

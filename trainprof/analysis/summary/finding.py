@@ -20,6 +20,8 @@ MODELLED_WORKERS: Final = "modelled_workers"
 COMES_ONCE: Final = "comes_once"
 # Likewise: seconds that may cause other findings of at most that cost; None: any.
 EXPLAINS_S: Final = "kept_s"
+# Likewise: the base of `python_share`, in words; without it training.
+SHARE_OF: Final = "python_share_of"
 # How many times faster: a smaller gain gets no more than a line on a page.
 WORTH_LINES_FROM: Final = 1.1
 # Kinds of gains, as RuleTraits has them.
@@ -173,9 +175,9 @@ def may_lose(finding: Finding) -> bool:
 
 
 def is_small(finding: Finding) -> bool:
-    """Whether its gain is worth no more than a line."""
-    times = finding.evidence.get(LIKELY) or max(finding.predicted_speedup or [0.0], default=0.0)
-    return finding.severity == "note" and times < WORTH_LINES_FROM
+    """Whether its gain is known, and worth no more than a line."""
+    times = finding.evidence.get(LIKELY) or max(finding.predicted_speedup or (), default=None)
+    return finding.severity == "note" and times is not None and times < WORTH_LINES_FROM
 
 
 def leads(finding: Finding) -> bool:

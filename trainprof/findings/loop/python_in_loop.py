@@ -30,7 +30,7 @@ import numpy as np
 from trainprof.analysis.run.evidence import NAMED_FROM_SHARE, is_waiting
 from trainprof.analysis.stacks.samples import function_of
 from trainprof.analysis.summary.code import HotLine, hottest
-from trainprof.analysis.summary.finding import Finding, RuleTraits, Threshold
+from trainprof.analysis.summary.finding import SHARE_OF, Finding, RuleTraits, Threshold
 from trainprof.analysis.summary.levels import percent
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.analysis.timeline.ledger import BEFORE_BACKWARD, ELSEWHERE
@@ -124,6 +124,7 @@ def find(context: RunContext) -> Finding | None:
         evidence={
             "python_s": spent_s,
             "python_share": part,
+            SHARE_OF: context.summary.time_of_devices if in_step is None else "a steady step",
             "left_out_as_our_own_s": _own_cost_s(context),
             "by_place_s": places,
             LIBRARY_AT: library,

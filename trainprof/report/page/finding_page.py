@@ -8,7 +8,14 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from trainprof.analysis.summary.finding import LIKELY, LOADER_ID, Finding, RuleText, comes_once
+from trainprof.analysis.summary.finding import (
+    LIKELY,
+    LOADER_ID,
+    SHARE_OF,
+    Finding,
+    RuleText,
+    comes_once,
+)
 from trainprof.analysis.summary.levels import sentence
 from trainprof.analysis.summary.run import COMPUTE_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
@@ -38,14 +45,15 @@ _WHOLE_FROM: Final = 100
 _MANY_KEYS: Final = 4
 _STEPS_SHOWN: Final = 3
 # Among the evidence, and of no use to a reader.
-_HIDDEN: Final = (LIKELY, LOADER_ID)
+_HIDDEN: Final = (LIKELY, LOADER_ID, SHARE_OF)
 # What the page calls evidence.
 _NAMES: Final = {
     "making_a_batch_s": "batch preparation",
     "batch_s": "step",
     "wait_per_batch_s": "wait a step",
     "python_s": "Python in the loop",
-    "python_share": "share of training",
+    "looks": "samples",
+    "looks_that_waited": "samples that waited",
     "passes": "epochs",
     "left_out_as_our_own_s": "trainprof itself, left out",
 }
@@ -137,8 +145,9 @@ def _spent(summary: RunSummary, rule: RuleText, page: Page) -> list[Text]:
 
 
 def _numbers(finding: Finding, page: Page) -> list[Text]:
+    names = {"python_share": f"share of {finding.evidence.get(SHARE_OF, 'training')}"}
     fragments = [
-        f"{_name(name)} {_figure(name, value)}"
+        f"{names.get(name) or _name(name)} {_figure(name, value)}"
         for name, value in finding.evidence.items()
         if name not in _HIDDEN and value not in (None, [], {}) and not _is_nothing(value)
     ]

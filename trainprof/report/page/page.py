@@ -65,7 +65,7 @@ def render_after_run(summary: RunSummary, page: Page) -> str:
     if summary.tuning is not None or page.verbose or not is_failure(summary):
         return render(summary, page)
     summary = with_safe_text(summary)
-    line = f"trainprof: {outcome(summary)}"
+    line = f"trainprof: {outcome(summary).removesuffix('.')}"
     if summary.run.directory is not None:
         line += f". More: trainprof report {shlex.quote(run_name(summary.run.directory))}"
     return page.written([Text.assemble(page.text(line), no_wrap=True, overflow="ignore")])

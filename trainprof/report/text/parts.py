@@ -23,6 +23,7 @@ _LEAST_SHARES: Final = {_WAITING: HIGH_SHARE, _RECOMPUTING: 0.05}
 PYTHON: Final = "Python in the loop"
 _UNKNOWN: Final = "idle or busy: unknown"
 _COMMUNICATION: Final = "communication"
+_EVALUATION: Final = ("evaluation",)
 _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     _WAITING: LOADER_KEYS,
     "forward": ("forward",),
@@ -48,12 +49,14 @@ _OF_DEVICE: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "launch_s": ("idle: between small kernels", COMPUTE_KEYS),
     "checkpoint_s": ("idle: checkpoints", ("checkpoint",)),
     "compile_s": ("idle: torch.compile", (COMPILE_KEY,)),
+    "evaluation_s": ("idle: validation", _EVALUATION),
+    "startup_s": ("idle: before its first kernel", ()),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a step; on a device, and of what lies outside of steps, of training.
+    """A part of a step; on a device of training, steps or not.
 
     Attributes:
         keys: Of the ledger.
@@ -70,7 +73,7 @@ class Part:
 
 
 def parts_of_step(summary: RunSummary) -> list[Part]:
-    """Returns all parts, largest first: of a step, on a device of the time that it has.
+    """Returns all parts, largest first: of a step, on a device of its time in training.
 
     [] for a device of unknown time: the host's own times say little there.
     """
@@ -79,7 +82,7 @@ def parts_of_step(summary: RunSummary) -> list[Part]:
 
 
 def parts_shown(summary: RunSummary) -> list[Part]:
-    """Returns the parts that a page draws, which add up to a step, largest first.
+    """Returns the parts that a page draws, which add up to a whole, largest first.
 
     Of a device of unknown time those of the host, with all that waits for the device as one.
     """
@@ -130,7 +133,10 @@ def _of_step(summary: RunSummary) -> Iterator[Part]:
 
 
 def _of_device(summary: RunSummary) -> Iterator[Part]:
-    """Yields what a device idles for, and of the time that it is surely at work each phase's."""
+    """Yields what a device idles for, and of its certain busy time that of each phase.
+
+    All of it is of training: which of its idle time lies inside steps is unknown.
+    """
     device = summary.devices[0] if summary.devices else None
     if device is None or device.idle_because is None or not device.busy_share:
         return
@@ -141,11 +147,15 @@ def _of_device(summary: RunSummary) -> Iterator[Part]:
         if share:
             line = _hottest(keys, summary) if keys == LOADER_KEYS else None
             yield Part(name, keys, share, of, _site(keys, summary), line)
-    phases = {key: known(device.seconds.get(key)) or 0.0 for key in COMPUTE_KEYS}
+    phases = {key: known(device.seconds.get(key)) or 0.0 for key in (*COMPUTE_KEYS, *_EVALUATION)}
+    # Over the run there may be more of it, after training.
+    evaluated_s = summary.phases.training_s - summary.without_evaluation_s
+    evaluated_s -= device.idle_because.get("evaluation_s", 0.0)
+    phases["evaluation"] = min(phases["evaluation"], max(known(evaluated_s) or 0.0, 0.0))
     computing_s = sum(phases.values())
     if not computing_s:
         yield Part("busy", COMPUTE_KEYS, busy, of)
-    for name, keys in _PARTS.items():
+    for name, keys in (*_PARTS.items(), ("validation", _EVALUATION)):
         part_s = sum(phases.get(key, 0.0) for key in keys)
         if part_s > 0:
             yield Part(name, keys, busy * part_s / computing_s, of)

@@ -1,4 +1,4 @@
-"""One training step as rows of a page: each part with a bar, its time and its share."""
+"""One training step, or a GPU's training, as rows: each part with a bar, its time and share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.layout import GAP_CELLS, Page, bar
 from trainprof.report.text.parts import Part, parts_shown
-from trainprof.report.text.units import is_known, rounded_parts, step_scale
+from trainprof.report.text.units import is_known, rounded_parts, run_scale, step_scale
 
 ROWS: Final = 7
 _FOLDED_BELOW: Final = 0.02
@@ -43,10 +43,12 @@ class StepRows:
 
 def step_rows(summary: RunSummary) -> StepRows | None:
     """Returns at most ROWS rows, the rest as one of them; None where steps were not measured."""
-    parts, whole_s = _folded(parts_shown(summary)), _step_s(summary)
+    parts = _folded(parts_shown(summary))
+    is_gpu = bool(parts) and summary.run.is_on_device and parts[0].of != "a step"
+    whole_s = _gpu_s(summary) if is_gpu else _step_s(summary)
     if not parts or whole_s is None:
         return None
-    scale = step_scale(whole_s)
+    scale = run_scale(whole_s) if is_gpu else step_scale(whole_s)
     decimals = max(scale.decimals - (whole_s / scale.factor >= 100), 0)
     scale = replace(scale, decimals=decimals)
     # Of a device that is busier than it is sure, shares may add up to more than all.
@@ -59,17 +61,16 @@ def step_rows(summary: RunSummary) -> StepRows | None:
         for part, share, time, percent in zip(parts, shares, times, percents, strict=True)
         if time and percent
     ]
-    is_gpu = summary.run.is_on_device and parts[0].of != "a step"
-    title = f"{_TITLE}, GPU time" if is_gpu else _TITLE
+    title = f"GPU time of {parts[0].of}" if is_gpu else _TITLE
     if summary.run.is_on_device and not is_gpu:
         title += ", time of the CPU"
     if len(summary.ranks) > 1:
-        title += f", mean of {len(summary.ranks)} ranks"
+        title += f", {'first' if is_gpu else 'mean'} of {len(summary.ranks)} ranks"
     return StepRows(title, f"{scale.written(sum(times))} {scale.unit}", rows)
 
 
 def step_lines(summary: RunSummary, page: Page, named: Collection[str], style: str) -> list[Text]:
-    """Returns the title with the step's time, and a line for each row.
+    """Returns the title with the whole time, and a line for each row.
 
     `named`: ledger keys of the bottleneck, whose bar has this style.
     """
@@ -108,6 +109,13 @@ def _step_s(summary: RunSummary) -> float | None:
     if mean is None:
         mean = sum((summary.training.per_step_s or {}).values())
     return mean if is_known(mean) and mean > 0 else None
+
+
+def _gpu_s(summary: RunSummary) -> float | None:
+    """Returns the base of a GPU's shares, seconds of training."""
+    device = summary.devices[0] if summary.devices else None
+    settled_s = summary.phases.training_s - (device.warmup_s if device else 0.0)
+    return settled_s if is_known(settled_s) and settled_s > 0 else None
 
 
 def _folded(parts: list[Part]) -> list[Part]:
