@@ -196,7 +196,7 @@ def _of_device(summary: RunSummary, page: str) -> Iterator[str]:
     shown = {name: int(share) / 100 for name, _, share in rows}
     least = {name: sum(shown.get(x, 0.0) for x in parts) for name, parts in _OF_DEVICE.items()}
     least["compute"] = sum(shown.get(name, 0.0) for name in _BUSY)
-    is_compiling = verdict.bottleneck == "host" and least["compiling"] > least["host"]
+    is_compiling = verdict.bottleneck == "host" and "torch.compile" in verdict.headline
     named = "compiling" if is_compiling else verdict.bottleneck
     if not rows or named not in least:
         return

@@ -12,6 +12,7 @@ from support.findings import finding_of, hot_line, is_silent, reported, reports,
 
 from trainprof.analysis.model.torch_settings import TorchSettings
 from trainprof.analysis.summary.code import HotLine, HottestLine
+from trainprof.analysis.summary.finding import SHARE_OF
 from trainprof.analysis.timeline.checkpoints import Checkpoints
 from trainprof.findings.run_context import RunContext
 
@@ -145,6 +146,7 @@ def test_its_share_is_of_a_step_however_long_the_rest_of_training_takes(
     finding = finding_of("python_in_loop", context)
     assert finding is not None
     assert finding.evidence["python_share"] == pytest.approx(0.49, abs=0.005)
+    assert finding.evidence[SHARE_OF] == "a steady step"
 
 
 # -- a library's loop

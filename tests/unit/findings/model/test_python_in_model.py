@@ -28,7 +28,7 @@ CALLED = {"called_by_backward": True}
 test_python_in_model = reports(
     "python_in_model",
     {
-        "its line": row(with_python(hooks=1, **LINES), "data.py:12", python_s=1.0),
+        "its line": row(with_python(hooks=1, **LINES), "data.py:12", python_s=1.0, looks=200),
         "the only hook": row(with_python(hooks=1, **CALLED), "hooks.py:3", python_s=1.0),
         "one of two": row(with_python(hooks=2, **CALLED), None, called_by_backward=[*HOOKS]),
         "a library's": row(with_python(**CALLED), None, called_by_backward=None),
