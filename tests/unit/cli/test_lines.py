@@ -89,3 +89,5 @@ def test_a_function_that_no_file_has_is_refused_before_the_script_starts(capsys)
     assert not Path("trainprof-runs").exists()
     for pattern in ("augment", "Images.*", "Images.augment", "anywhere:augmnt"):
         _check_functions([pattern], RunOptions(words=("train.py",)))
+    Path("src/pkg/data").mkdir(parents=True)
+    _check_functions(["anything"], RunOptions(words=("train.py",)))
