@@ -41,4 +41,4 @@ def test_two_real_runs_and_what_was_changed_between_them(tmp_path: Path) -> None
     step = next(metric for metric in comparison["metrics"] if metric["name"] == "step_p50_s")
     assert step["other"] > step["base"]
     assert not comparison["comparable"]
-    assert {"the script's text differs", "Changed: arguments 2 -> 22"} <= set(comparison["notes"])
+    assert {"script source differs", "Changed: arguments 2 -> 22"} <= set(comparison["notes"])

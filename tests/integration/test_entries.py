@@ -250,7 +250,7 @@ def test_without_our_environment_the_report_says_what_it_may_be(tmp_path: Path) 
     check_same(pair)
     summary = pair.summary()
     assert summary["training"]["steps"] == 0
-    assert "does not reach" in summary["not_observed"]["training"]
+    assert "cannot reach" in summary["not_observed"]["training"]
 
 
 DEBUGGED = """

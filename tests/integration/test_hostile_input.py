@@ -672,7 +672,7 @@ def test_nothing_outside_the_run_is_read_and_nothing_executed(tmp_path: Path) ->
         finally:
             seen, audited = audited, None
         assert "s3cret" not in shown
-        assert steps_in(Reported(0, shown, "")) == (0 if name in (LOG, "events") else STEPS)
+        assert (steps_in(Reported(0, shown, "")) or 0) == (0 if name in (LOG, "events") else STEPS)
         opened = [arguments[0] for event, arguments in seen if event == "open"]
         assert opened
         for path in opened:

@@ -111,7 +111,7 @@ def contradictions(summary: RunSummary, page: str) -> list[str]:
 def _by_words(summary: RunSummary, page: str) -> Iterator[str]:
     for finding in summary.findings:  # code may have such words
         for text in (finding.advice, *finding.cautions):
-            page = page.replace(text, "")
+            page = page.replace(text[1:], "")  # its first letter is a capital on the page
     users = {*_NO_WORDS.findall(" ".join(summary.run.command))}
     for line in page.splitlines():
         if {*_NO_WORDS.findall(line)} - users:

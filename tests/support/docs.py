@@ -114,7 +114,7 @@ def _finding_page(rule: Rule) -> Iterator[str]:
             text = _PLAIN_WORD.sub(lambda match: match.group().capitalize(), text)
         yield from ("", _as_markdown(text))
     if rule.thresholds:
-        yield from ("", "## Thresholds", "", "| `--rule` | why this value |", "|---|---|")
+        yield from ("", "## Thresholds", "", "| `--rule` | what it is |", "|---|---|")
         for name, threshold in rule.thresholds.items():
             yield f"| `{rule.id}.{name}={threshold.value:g}` | {threshold.source} |"
     if rule.old_names:

@@ -359,6 +359,17 @@ def gpu(index: int = 0, **changes: Any) -> Gpu:
     return replace(plain, **changes)
 
 
+HOT_LINES = [
+    HottestLine("data.py:28", "decode", "data_wait", "training", [0.46, 0.56], 1240),
+    HottestLine("data.py:27", "decode", "data_wait", "training", [0.04, 0.14], 90),
+    HottestLine("data.py:26", "decode", "data_wait", "training", [0.01, 0.11], 60),
+    HottestLine("data.py:30", "pad", "data_wait", "training", [0.01, 0.11], 60),
+    HottestLine("train.py:64", "main", "backward", "training", [0.087, 0.09], 214),
+    HottestLine("train.py:64", "main", "optimizer", "training", [0.055, 0.065], 140),
+    HottestLine("train.py:61", "main", "forward", "training", [0.03, 0.04], 80),
+]
+
+
 def slow_loader() -> RunSummary:
     """The workshop's script: decoding in the main process takes four fifths of the time."""
     parts = ledger(
@@ -423,6 +434,7 @@ def slow_loader() -> RunSummary:
         overhead=Overhead(events=2760, bytes=92 * 1024, per_step_us=9.1, share=0.00004),
         optimizers=[OptimizerUse("AdamW", "train.py:52", 62, 2, 2, 250, 0.8)],
         wait_threshold_s=0.5,
+        hot_lines=HOT_LINES,
     )
 
 
@@ -455,22 +467,13 @@ def several_findings() -> RunSummary:
         also=[],
         of_steps=False,
     )
-    hot_lines = [
-        HottestLine("data.py:28", "decode", "data_wait", "training", [0.46, 0.56], 1240),
-        HottestLine("data.py:27", "decode", "data_wait", "training", [0.04, 0.14], 90),
-        HottestLine("data.py:26", "decode", "data_wait", "training", [0.01, 0.11], 60),
-        HottestLine("data.py:30", "pad", "data_wait", "training", [0.01, 0.11], 60),
-        HottestLine("train.py:64", "main", "backward", "training", [0.087, 0.09], 214),
-        HottestLine("train.py:64", "main", "optimizer", "training", [0.055, 0.065], 140),
-        HottestLine("train.py:61", "main", "forward", "training", [0.03, 0.04], 80),
-    ]
     findings = [finding(), optimizer, collector]
-    return replace(slow_loader(), findings=findings, together=5.4, hot_lines=hot_lines)
+    return replace(slow_loader(), findings=findings, together=5.4)
 
 
 def healthy() -> RunSummary:
     """Two workers keep up, validation after each of ten epochs, checkpoints now and then."""
-    base = replace(slow_loader(), findings=[], findings_from=0.03)
+    base = replace(slow_loader(), hot_lines=[], findings=[], findings_from=0.03)
     parts = ledger(
         "startup 2.31, loader_start 0.31, first_batch 1.92, data_wait 2.13, "
         "loader_end 0.12, forward 48.2, loss 0.71, backward 79.6, optimizer 9.84, "
@@ -543,7 +546,7 @@ def healthy() -> RunSummary:
 
 def killed_for_memory() -> RunSummary:
     """Workers that keep every batch they made, until the kernel ends the run."""
-    base = replace(slow_loader(), findings=[])
+    base = replace(slow_loader(), hot_lines=[], findings=[])
     parts = ledger(
         "startup 2.05, loader_start 0.21, first_batch 0.51, data_wait 71.3, "
         "forward 33.2, loss 0.61, backward 52.8, optimizer 7.9, zero_grad 0.3, gc 0.4, "
@@ -669,7 +672,7 @@ def starved() -> RunSummary:
 
 def accelerator() -> RunSummary:
     """A GPU run whose host time sits in `.item()` and a blocking copy; device times are unknown."""
-    base = replace(slow_loader(), findings=[])
+    base = replace(slow_loader(), hot_lines=[], findings=[])
     parts = ledger(
         "startup 6.4, loader_start 0.2, first_batch 0.9, data_wait 11.2, transfer 9.7, "
         "forward 14.1, loss 0.8, backward 17.9, optimizer 6.1, zero_grad 0.7, "
@@ -804,7 +807,7 @@ def cut_off() -> RunSummary:
 
 def sparse() -> RunSummary:
     """Lists with one entry each, every optional field in them None and every loose part empty."""
-    base = replace(slow_loader(), findings=[])
+    base = replace(slow_loader(), hot_lines=[], findings=[])
     nothing = {field.name: None for field in fields(Fetch)}
     empty_fetch = Fetch(
         **nothing | {"n": 0, "measured": 0, "samples": 0, "slow_samples": [], "per_worker": []}

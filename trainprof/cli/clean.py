@@ -79,7 +79,7 @@ def _chosen(
     takes_all = not failed and older_than_s is None
     return [
         run
-        for run in runs[: len(runs) - (keep or 0)]
+        for run in runs[: max(len(runs) - (keep or 0), 0)]
         if (takes_all or (failed and run.has_failed) or run.started_ns < oldest_kept_ns)
         and run.manifest
         and not run.is_running

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -14,16 +14,16 @@ from trainprof.launch import placement
 from trainprof.launch.placement import LATEST
 from trainprof.record.errors import TrainprofError
 from trainprof.record.files import read_run_json
+from trainprof.record.notes import integer
 from trainprof.record.run_directory import MANIFEST_SCHEMA_VERSION, RunDirectory
+from trainprof.record.running import RUNNING, is_running
 
 RUNS: Final = Path(placement.RUNS)
 RUN_HELP: Final = "A run: `latest`, `latest~1`, a name, the beginning of a name, or a directory."
 _LATEST: Final = re.compile(rf"{LATEST}(?:~([0-9]{{1,6}}))?")
-_FAILED: Final = frozenset({"exception", "signal", "killed", "unknown"})
-_RUNNING: Final = "running"
+# RUNNING of a run that does not run: it and trainprof were killed.
+_FAILED: Final = frozenset({"exception", "signal", "killed", "unknown", RUNNING})
 _NEWEST_NAMED: Final = 3
-# A run on another machine, or of `tune`, counts as running until it has written nothing for this.
-_SILENT_S: Final = 600
 
 
 class RunNotFound(TrainprofError):
@@ -39,12 +39,13 @@ class SavedRun:
     """A run under trainprof-runs.
 
     Attributes:
-        manifest: Of several ranks the first one's; empty where it cannot be read.
+        parts: The run's manifest with its directory, or those of each rank's last attempt; empty
+            where one cannot be read.
         started_ns: Unix time.
     """
 
     directory: RunDirectory
-    manifest: dict[str, Any]
+    parts: Sequence[tuple[RunDirectory, dict[str, Any]]]
     started_ns: int
 
     @property
@@ -52,29 +53,22 @@ class SavedRun:
         return self.directory.path.name
 
     @property
-    def is_running(self) -> bool:
-        if self._reason != _RUNNING:
-            return False
-        from trainprof.analysis.run.recording import is_alive
+    def manifest(self) -> dict[str, Any]:
+        """The manifest, of several ranks the first one's; empty where one cannot be read."""
+        return self.parts[0][1] if self.parts else {}
 
-        pid, host = self.manifest.get("script_pid"), self.manifest.get("host")
-        if isinstance(host, dict) and host.get("name") == os.uname().nodename and pid is not None:
-            return is_alive(pid, self.manifest, known_ns=None)
-        path = self.directory.path
-        written_s = [file.stat().st_mtime for file in (path, *path.glob("**/samples/host.jsonl"))]
-        return time.time() - max(written_s) < _SILENT_S
+    @property
+    def is_running(self) -> bool:
+        return any(is_running(directory, manifest) for directory, manifest in self.parts)
 
     @property
     def has_failed(self) -> bool:
         """Whether the script crashed, or it and trainprof were killed."""
+        if self.is_running:
+            return False
         if self.manifest.get("kind") == "tune":
-            return not (self.directory.summary.exists() or self.is_running)
-        return self._reason in _FAILED or (self._reason == _RUNNING and not self.is_running)
-
-    @property
-    def _reason(self) -> str:
-        end = self.manifest.get("exit")
-        return str(end.get("reason")) if isinstance(end, dict) else "unknown"
+            return not self.directory.summary.exists()
+        return any(_reason(manifest) in _FAILED for _, manifest in self.parts)
 
     def size_bytes(self) -> int:
         """Returns what the run takes on the disk."""
@@ -91,27 +85,44 @@ class SavedRun:
 def saved_runs() -> list[SavedRun]:
     """Returns the runs under trainprof-runs, the newest last."""
     try:
-        paths = [path for path in RUNS.iterdir() if not path.is_symlink()]
-        runs = [_saved_run(RunDirectory(path)) for path in paths]
+        paths = list(RUNS.iterdir())
     except OSError:
         return []
+    runs = map(_saved_run, paths)
     return sorted((run for run in runs if run is not None), key=lambda run: run.started_ns)
 
 
-def _saved_run(directory: RunDirectory) -> SavedRun | None:
-    manifests = [directory.manifest, *sorted(directory.ranks.glob("*/manifest.json"))]
-    path = next((path for path in manifests if path.is_file()), None)
-    if path is None:
+def _saved_run(path: Path) -> SavedRun | None:
+    top = RunDirectory(path)
+    try:
+        if path.is_symlink():
+            return None
+        places = [top] if top.manifest.is_file() else top.last_attempts()
+        written = {x: x.manifest.stat().st_mtime_ns for x in places if x.manifest.is_file()}
+    except OSError:  # of one run only, the others are listed
         return None
-    manifest = read_run_json(path)
-    if manifest is None:  # damaged: listed, and never removed
-        return SavedRun(directory, {}, path.stat().st_mtime_ns)
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("schema_version"), int):
+    read = [(place, read_run_json(place.manifest)) for place in written]
+    if read and any(manifest is None for _, manifest in read):  # damaged: listed, never removed
+        return SavedRun(top, (), min(written.values()))
+    parts = [(x, manifest) for x, manifest in read if _is_ours(manifest)]
+    if not parts:
         return None
+    return SavedRun(top, parts, min(_started_ns(x, written[place]) for place, x in parts))
+
+
+def _is_ours(manifest: Any) -> bool:
+    return isinstance(manifest, dict) and isinstance(manifest.get("schema_version"), int)
+
+
+def _reason(manifest: dict[str, Any]) -> str:
+    end = manifest.get("exit")
+    return str(end.get("reason")) if isinstance(end, dict) else "unknown"
+
+
+def _started_ns(manifest: dict[str, Any], written_ns: int) -> int:
     times = manifest.get("times")
-    started = times.get("spawned_time_ns") if isinstance(times, dict) else None
-    started = started if isinstance(started, int) else path.stat().st_mtime_ns
-    return SavedRun(directory, manifest, started)
+    started_ns = integer(times.get("spawned_time_ns")) if isinstance(times, dict) else None
+    return written_ns if started_ns is None or started_ns < 0 else started_ns
 
 
 def place_of_latest(runs: list[SavedRun]) -> int:

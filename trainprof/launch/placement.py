@@ -19,6 +19,7 @@ from trainprof.record.errors import TrainprofError
 from trainprof.record.files import contents_of, read_run_json
 from trainprof.record.masking import masked_text
 from trainprof.record.run_directory import LAUNCHES, RANKS, RunDirectory
+from trainprof.record.running import is_running
 from trainprof.sampling.process_tree import ProcessStat, parse_stat
 from trainprof.sampling.procfs import read_bytes, read_text
 
@@ -84,15 +85,24 @@ def run_name(directory: RunDirectory) -> str:
 
 
 def _remove_run(top: Path, rank: str | None) -> None:
-    """Removes a run; any other directory is left, and refused later."""
-    if top.is_symlink() or not _is_run(RunDirectory(top)):
+    """Removes a run that is over; any other directory is left, and refused later."""
+    directory = RunDirectory(top)
+    if top.is_symlink() or not _is_run(directory):
         return
     if rank is not None:
         raise RunDirectoryRefused(
             f"--force cannot replace {top}: the ranks of this launch share it",
             hint=f"remove it before the launch: rm -r {shlex.quote(str(top))}",
         )
+    if is_running(directory, read_run_json(directory.manifest) or {}):
+        raise RunDirectoryRefused(f"--force cannot replace {top}: the run still runs", hint=_NEW)
     try:
+        foreign = directory.foreign_entries()
+        if foreign:
+            raise RunDirectoryRefused(
+                f"--force cannot replace {top}: {foreign[0]} in it is not of the run",
+                hint="move it away, or choose another directory with -o",
+            )
         shutil.rmtree(top)
     except OSError as error:
         raise RunDirectoryRefused(

@@ -7,12 +7,14 @@ import contextlib
 import hashlib
 import os
 import re
+import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import util
 from pathlib import Path
 from typing import Final
 
+from trainprof.launch.placement import RUNS
 from trainprof.launch.target import Target
 from trainprof.record.files import contents_of
 
@@ -22,7 +24,7 @@ _MOST_ENTRIES: Final = 2_000
 _MOST_BYTES: Final = 8 << 20
 _DEPTH: Final = 3
 _DIGEST_CHARACTERS: Final = 16
-_NOT_OWN: Final = frozenset({"site-packages", "node_modules", "__pycache__"})
+_NOT_OWN: Final = frozenset({"site-packages", "node_modules", "__pycache__", RUNS})
 _CODE: Final = (".py",)
 SETTINGS: Final = (".py", ".yaml", ".yml", ".toml", ".json", ".ini", ".cfg")
 # Where Hydra and its like keep settings that no command names.
@@ -100,8 +102,14 @@ def _texts(files: Iterator[Path], but_for: Path | None) -> Iterator[tuple[Path, 
         yield path, text
 
 
-def _files(root: Path, endings: tuple[str, ...]) -> Iterator[Path]:
-    """Yields files by their endings, those nearest to the root first, in order of name."""
+def _files(
+    root: Path, endings: tuple[str, ...], left_out: list[Path] | None = None
+) -> Iterator[Path]:
+    """Yields files by their endings, those nearest to the root first, in order of name.
+
+    Directories and links that are not searched, and may hold such files, go to `left_out`.
+    """
+    left_out = [] if left_out is None else left_out
     entries, level = 0, [root]
     for _ in range(_DEPTH):
         deeper: list[Path] = []
@@ -109,43 +117,85 @@ def _files(root: Path, endings: tuple[str, ...]) -> Iterator[Path]:
             try:
                 listed = sorted(os.scandir(directory), key=lambda entry: entry.name)
             except OSError:
+                left_out.append(directory)
                 continue
             if directory != root and any(entry.name == "pyvenv.cfg" for entry in listed):
                 continue
             for entry in listed:
                 entries += 1
                 if entries > _MOST_ENTRIES:
+                    left_out.append(directory)
                     return
+                is_own = not entry.name.startswith(".") and entry.name not in _NOT_OWN
                 if entry.is_dir(follow_symlinks=False):
-                    if not entry.name.startswith(".") and entry.name not in _NOT_OWN:
+                    if is_own:
                         deeper.append(Path(entry.path))
                 elif entry.name.endswith(endings) and entry.is_file(follow_symlinks=False):
                     yield Path(entry.path)
+                elif is_own and entry.is_symlink():
+                    left_out.append(Path(entry.path))
         level = deeper
+    left_out += level
 
 
 _UNPARSED: Final = (SyntaxError, ValueError, RecursionError)
+_LIBRARIES: Final = ("site-packages", "dist-packages")
+_MODULES: Final = ("", ".py", ".so", ".pyd")
+_IMPORTS_BY_NAME: Final = re.compile(rb"\b(?:import_module|__import__|run_path|run_module)\b")
 
 
 def function_names(script: Path) -> set[str]:
     """Returns the qualified names of functions in a script and its project's Python files.
 
-    Those are below its directory and below the working directory. Where they are too many to read
-    all of them, nothing is returned.
+    Those are below its directory and below the working directory. Where others of the user's
+    files may be imported, or a file was not read, nothing is returned.
     """
-    script = Path(os.path.abspath(script))
-    files = dict.fromkeys(
-        [script, *(path for root in (script.parent, Path.cwd()) for path in _files(root, _CODE))]
-    )
-    texts = list(_texts(iter(files), but_for=None))
-    if len(texts) >= _MOST_FILES:
+    script, cwd = Path(os.path.abspath(script)), Path.cwd()
+    left_out: list[Path] = []
+    roots = dict.fromkeys((script.parent, cwd))
+    below = [path for root in roots for path in _files(root, _CODE, left_out)]
+    files = dict.fromkeys([script, *below])
+    texts = dict(_texts(iter(files), but_for=None))
+    if left_out or len(texts) < len(files):
         return set()
+    own = [path.relative_to(x) for path in files for x in roots if path.is_relative_to(x)]
+    known = _installed() | {part.removesuffix(".py") for path in own for part in path.parts}
     names: set[str] = set()
-    for _, text in texts:
-        with warnings.catch_warnings(), contextlib.suppress(*_UNPARSED):
-            warnings.simplefilter("ignore")  # of a text that is not ours
-            names.update(_names(ast.parse(text), ""))
+    for path, text in texts.items():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a text that is not ours
+                tree = ast.parse(text)
+            names.update(_names(tree, ""))
+        except _UNPARSED:
+            return set()
+        if _IMPORTS_BY_NAME.search(text) or not known.issuperset(_imported(tree, path, roots)):
+            return set()
     return names
+
+
+def _installed() -> set[str]:
+    """Returns the modules of the standard library and of the library folders."""
+    names = set(sys.stdlib_module_names)
+    for folder in sys.path:
+        if folder.endswith(_LIBRARIES):
+            with contextlib.suppress(OSError):
+                entries = map(Path, os.listdir(folder))
+                names.update(x.name.partition(".")[0] for x in entries if x.suffix in _MODULES)
+    return names
+
+
+def _imported(tree: ast.AST, path: Path, roots: Iterable[Path]) -> Iterator[str]:
+    """Yields the first names of imported modules; "" of one that is relative and not searched."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield (node.module or "").partition(".")[0]
+        elif isinstance(node, ast.ImportFrom):
+            folder = path.parents[min(node.level, len(path.parents)) - 1]
+            if not any(folder.is_relative_to(root) for root in roots):
+                yield ""
 
 
 def _names(node: ast.AST, prefix: str) -> Iterator[str]:
@@ -155,7 +205,7 @@ def _names(node: ast.AST, prefix: str) -> Iterator[str]:
             yield from _names(child, f"{prefix}{child.name}.<locals>.")
         elif isinstance(child, ast.ClassDef):
             yield from _names(child, f"{prefix}{child.name}.")
-        elif isinstance(child, ast.stmt | ast.excepthandler):
+        elif isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
             yield from _names(child, prefix)
 
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, TypeVar
 # Larger numbers are damage, not measurements (10^18 ns are 31 years, 10^18 bytes an exabyte).
 # Below it a time and a difference of times fit an int64.
 MAX_NUMBER: Final = 1 << 62
+MAX_PID: Final = (1 << 31) - 1
 # Orders notes under one key: the highest was written last.
 NUMBER: Final = "number"
 

@@ -11,16 +11,25 @@ import contextlib
 import errno
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from trainprof.record.names import EVENTS, SOURCES
+from trainprof.record.limit_met import AT_END, LIMIT_MET
+from trainprof.record.names import EVENTS, LAST_STEP, NAME_TAKEN, SOURCES
 
 MANIFEST_SCHEMA_VERSION: Final = 1
 RANKS: Final = "ranks"
 LAUNCHES: Final = "launches"
 STAT_BLOCK_BYTES: Final = 512  # of st_blocks, whatever the file system's blocks are
+# A rank's directory, as launch/placement.py names it.
+_RANK_NAME: Final = re.compile(r"(\d{1,9})(?:\.restart(\d{1,9}))?")
+_ENTRIES: Final = re.compile(
+    r"(?:(?:manifest|summary|tune)\.json|lines\.lprof)(?:\.tmp)?|inner_runs\.jsonl|tune\.lock"
+    rf"|{EVENTS}|{SOURCES}|{RANKS}|{LAUNCHES}|samples|console|trials|scratch"
+    rf"|{LAST_STEP}|{NAME_TAKEN}|(?:{LIMIT_MET}|{AT_END})-\d+"
+)
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -56,6 +65,11 @@ class RunDirectory:
         return self.path / "trials"
 
     @property
+    def tune_lock(self) -> Path:
+        """Locked by the `tune` that runs in this directory."""
+        return self.path / "tune.lock"
+
+    @property
     def console(self) -> Path:
         return self.path / "console"
 
@@ -67,6 +81,29 @@ class RunDirectory:
     def sources(self) -> Path:
         """Files whose lines were timed, as they ran."""
         return self.path / SOURCES
+
+    def foreign_entries(self) -> list[str]:
+        """Returns the names in the directory that no run has."""
+        return sorted(x for x in os.listdir(self.path) if _ENTRIES.fullmatch(x) is None)
+
+    def last_attempts(self) -> list[RunDirectory]:
+        """Returns the directories of ranks that each had their own trainprof, in order.
+
+        Of a restarted rank, the last attempt. [] for a run without ranks.
+        """
+        last: dict[int, tuple[int, RunDirectory]] = {}
+        try:
+            paths = [] if self.ranks.is_symlink() else list(self.ranks.iterdir())
+        except OSError:
+            return []
+        for path in paths:
+            name = _RANK_NAME.fullmatch(path.name)
+            if name is None or path.is_symlink() or not path.is_dir():
+                continue
+            rank, attempt = int(name[1]), int(name[2] or 0)
+            if rank not in last or attempt > last[rank][0]:
+                last[rank] = attempt, RunDirectory(path)
+        return [last[rank][1] for rank in sorted(last)]
 
     def create(self) -> None:
         """Creates the directory and its folders, 0700; FileExistsError if it is not empty."""

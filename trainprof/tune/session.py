@@ -55,7 +55,6 @@ from trainprof.tune.trial_limits import (
 from trainprof.tune.trial_reading import read, save_json
 
 DEFAULT_BUDGET_S: Final = 600.0
-_LOCK: Final = "tune.lock"
 _NEWEST: Final = 20  # runs that are searched for one of the same script
 _MOST_STEPS: Final = 20_000  # of an earlier run; more take seconds to analyse
 
@@ -318,7 +317,7 @@ def tune(
 @contextlib.contextmanager
 def alone_in(directory: RunDirectory) -> Iterator[None]:
     """Locks the directory of a `tune` run; AlreadyTuning if another process holds it."""
-    descriptor = os.open(directory.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(directory.tune_lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

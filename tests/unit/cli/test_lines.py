@@ -74,9 +74,9 @@ def test_lines_takes_all_that_run_does():
 
 def test_the_beginning_of_a_name_is_a_run_unless_it_is_a_command():
     saved_run("trainprof-runs/torchrun-1")
-    saved_run("trainprof-runs/python-1")
+    saved_run("trainprof-runs/sh-1")
     assert names_saved_run("torchr")
-    assert not names_saved_run("python")
+    assert not names_saved_run("sh")
 
 
 def test_a_function_that_no_file_has_is_refused_before_the_script_starts(capsys):
@@ -89,3 +89,5 @@ def test_a_function_that_no_file_has_is_refused_before_the_script_starts(capsys)
     assert not Path("trainprof-runs").exists()
     for pattern in ("augment", "Images.*", "Images.augment", "anywhere:augmnt"):
         _check_functions([pattern], RunOptions(words=("train.py",)))
+    Path("src/pkg/data").mkdir(parents=True)
+    _check_functions(["anything"], RunOptions(words=("train.py",)))

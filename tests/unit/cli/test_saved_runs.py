@@ -13,6 +13,8 @@ from support import summaries
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.cli.app import run_command
 from trainprof.cli.saved_runs import RunDamaged, RunNotFound, find_run, saved_runs
+from trainprof.record.run_directory import RunDirectory
+from trainprof.tune.session import alone_in
 
 DAY_NS = 86_400_000_000_000
 
@@ -58,13 +60,13 @@ def test_what_is_no_run_directory_is_refused():
         find_run(str(make_run(f"damaged{number}", text)))  # left to the analysis
 
 
-def recorded(name, days_ago, reason="completed", *, script="train.py", **more):
+def recorded(name, days_ago, reason="completed", *, script="train.py", times=None, **more):
     """Saves a run of some days ago, with the summary of a slow loader if it completed."""
     started = time.time_ns() - days_ago * DAY_NS
     manifest = {
         "schema_version": 1,
         "entry": script,
-        "times": {"spawned_time_ns": started},
+        "times": {"spawned_time_ns": started, **(times or {})},
         "exit": {"reason": reason},
         "host": {"name": os.uname().nodename},
         "script_pid": 2**22 + 1,  # above the largest that Linux gives
@@ -145,19 +147,21 @@ def test_an_empty_list_says_how_to_record_a_run(capsys):
         (["--failed"], ["train-2"]),
         (["--older-than", "45d"], ["a-older"]),
         (["--keep", "3"], ["a-older", "b-old", "train-1"]),
+        (["--keep", "10"], []),
         (["--keep", "0"], ["a-older", "b-old", "train-1", "train-2", "train-3"]),
         (["--older-than", "1h", "--keep", "4"], ["a-older", "b-old"]),
     ],
 )
 def test_clean_removes_what_was_asked_for_and_no_running_run(six, options, removed, capsys):
     before = names()
-    assert run_command(["clean", *options]) == 2
-    assert "--yes" in capsys.readouterr().err
+    assert run_command(["clean", *options]) == (2 if removed else 0)
+    assert ("--yes" in capsys.readouterr().err) is bool(removed)
     assert run_command(["clean", *options, "--dry-run"]) == 0
     assert names() == before
     assert run_command(["clean", *options, "--yes"]) == 0
     assert sorted(set(before) - set(names())) == removed
-    assert f"Removed {len(removed)} run" in capsys.readouterr().out
+    said = f"Removed {len(removed)} run" if removed else "Nothing to remove"
+    assert said in capsys.readouterr().out
     assert {"notes", "plain"} <= {path.name for path in Path("trainprof-runs").iterdir()}
     assert find_run("latest").path.name == names()[-1]
 
@@ -182,3 +186,61 @@ def test_clean_removes_through_no_link(tmp_path, capsys):
     assert run_command(["clean", "--yes"]) == 0
     assert names() == []
     assert Path("mine/kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "state"),
+    [
+        ({"0": "signal", "0.restart1": "running", "1": "signal", "1.restart1": "running"}, "runs"),
+        ({"0": "exception", "1": "running"}, "runs"),
+        ({"0": "signal", "0.restart1": "completed"}, "completed"),
+        ({"0": "completed", "1": "exception"}, "failed"),
+        ({"0": "completed", "1": "completed", "1.restart2": "signal"}, "failed"),
+    ],
+)
+def test_a_launch_runs_while_a_rank_does_and_fails_by_last_attempts(ranks, state, capsys):
+    for rank, reason in ranks.items():
+        recorded(f"job/ranks/{rank}", 40, reason, script_pid=os.getpid())
+    [run] = saved_runs()
+    assert (run.is_running, run.has_failed) == (state == "runs", state == "failed")
+    assert run_command(["clean", "--keep", "0", "--yes"]) == 0
+    assert names() == (["job"] if state == "runs" else [])
+
+
+def test_a_search_runs_while_it_holds_its_lock():
+    directory = RunDirectory(recorded("tune-1", 0, "running", kind="tune", script_pid=None))
+    directory.summary.write_text("{}")
+    with alone_in(directory):
+        [run] = saved_runs()
+        assert run.is_running
+    assert not run.is_running
+    assert not run.has_failed
+
+
+def test_another_process_under_the_same_pid_is_not_the_script():
+    hour_ns = 3600 * 10**9
+    for name, spawned_ns in (("reused", time.perf_counter_ns() + hour_ns), ("own", None)):
+        times = {"spawned_ns": spawned_ns}
+        recorded(name, 1, "running", script_pid=os.getpid(), times=times)
+    assert {run.name: run.is_running for run in saved_runs()} == {"reused": False, "own": True}
+
+
+def test_an_unreadable_directory_hides_no_other_run(monkeypatch):
+    recorded("train-1", 0)
+    recorded("locked", 0)
+    is_file = Path.is_file
+
+    def refusing(path):
+        if "locked" in path.parts:
+            raise PermissionError
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", refusing)
+    assert names() == ["train-1"]
+
+
+@pytest.mark.parametrize("time_ns", [10**30, 2**62, -(10**18), True, "now"])
+def test_a_damaged_time_is_replaced_by_the_file_s(time_ns, capsys):
+    recorded("train-1", 0, times={"spawned_time_ns": time_ns})
+    assert run_command(["list"]) == 0
+    assert time.strftime("%Y-") in capsys.readouterr().out

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -119,6 +120,28 @@ def test_force_replaces_a_run_and_nothing_else():
             create(output, replaces=True)
     assert Path("other/file").exists()
     assert Path("extension/file").exists()
+
+
+def test_force_replaces_no_running_run_and_none_with_other_files():
+    run = create("run")
+    manifest = {
+        "schema_version": 1,
+        "exit": {"reason": "running"},
+        "host": {"name": os.uname().nodename},
+        "script_pid": os.getpid(),
+    }
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(RunDirectoryRefused, match="still runs"):
+        create("run", replaces=True)
+    (run / "manifest.json").write_text(json.dumps(manifest | {"script_pid": 2**22 + 1}))
+    (run / "model.pt").write_text("")
+    with pytest.raises(RunDirectoryRefused, match=r"model\.pt"):
+        create("run", replaces=True)
+    assert (run / "events").is_dir()
+    (run / "model.pt").unlink()
+    for name in ("summary.json", "manifest.json.tmp", "lines.lprof", "limit_met-12", "tune.lock"):
+        (run / name).write_text("")
+    assert create("run", replaces=True) == run
 
 
 def test_ranks_of_one_launch_meet_whenever_they_come_and_a_second_one_gets_its_own():

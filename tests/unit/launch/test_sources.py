@@ -8,7 +8,13 @@ import os
 import pytest
 
 from trainprof.launch import sources
-from trainprof.launch.sources import named_settings, needs_profile, own_sources, settings_next_to
+from trainprof.launch.sources import (
+    function_names,
+    named_settings,
+    needs_profile,
+    own_sources,
+    settings_next_to,
+)
 
 
 def plant(root, *names):
@@ -133,3 +139,40 @@ def test_who_has_one_or_asks_for_it_runs_as_without_us(tmp_path, asks):
     assert not needs(tmp_path, asks + USE)
     assert not needs(tmp_path, asks, beside=USE)
     assert needs(tmp_path, USE, beside=asks + USE)
+
+
+COMPLETE = {"train.py": "import json, lib.model\ndef main(): ...\n", "lib/model.py": "def f(): ..."}
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [
+        ({"trainprof-runs/a/b/c.py": "def copied(): ..."}, {"main", "f"}),
+        (
+            {"lib/model.py": "from . import x\nmatch 1:\n case 1:\n  def f(): ..."},
+            {"main", "f"},
+        ),
+        ({"src/pkg/data/aug.py": "def augment(): ..."}, set()),
+        ({"lib/model.py": "import installed_elsewhere"}, set()),
+        ({"lib/model.py": "from ... import outside"}, set()),
+        ({"lib/model.py": "importlib.import_module(name)"}, set()),
+        ({"lib/model.py": "print 'Python 2'"}, set()),
+        ({"large.py": "#" * (sources._MOST_BYTES + 1)}, set()),
+    ],
+)
+def test_functions_are_named_where_all_files_were_read(tmp_path, monkeypatch, more, names):
+    monkeypatch.chdir(tmp_path)
+    for name, text in (COMPLETE | more).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert function_names(tmp_path / "train.py") == names
+
+
+@pytest.mark.parametrize("link", ["pkg", "aug.py"])
+def test_behind_a_link_there_may_be_functions(tmp_path, monkeypatch, link):
+    monkeypatch.chdir(tmp_path)
+    plant(tmp_path, "train.py")
+    (tmp_path / "train.py").write_text("def main(): ...")
+    assert function_names(tmp_path / "train.py") == {"main"}
+    os.symlink("/elsewhere", tmp_path / link)
+    assert function_names(tmp_path / "train.py") == set()

@@ -33,7 +33,7 @@ QUIET = replace(
 GC = summaries.finding(
     id="gc_pauses", evidence={LIKELY: 1.2}, predicted_speedup=[1.1, 1.3], of_steps=False
 )
-SLOW = replace(summaries.slow_loader(), findings_from=0.04)
+SLOW = replace(summaries.slow_loader(), hot_lines=[], findings_from=0.04)
 
 
 def of(summary: Any, old: str = "", new: str = "", **changes: Any) -> list[str]:

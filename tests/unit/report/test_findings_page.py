@@ -49,7 +49,7 @@ from trainprof.report.text.layout import Page
 
 PAGE, VERBOSE = Page(), Page(verbose=True)
 
-SLOW, HEALTHY = summaries.slow_loader(), summaries.healthy()
+SLOW, HEALTHY = replace(summaries.slow_loader(), hot_lines=[]), summaries.healthy()
 NOTHING = {"findings": [], "verdict": HEALTHY.verdict, "findings_from": 0.03}
 
 

@@ -37,7 +37,8 @@ from trainprof.report.text.step_bars import step_rows
 
 PAGE, VERBOSE = Page(), Page(verbose=True)
 
-SLOW, HEALTHY, ON_DEVICE = summaries.slow_loader(), summaries.healthy(), summaries.accelerator()
+SLOW = replace(summaries.slow_loader(), hot_lines=[])
+HEALTHY, ON_DEVICE = summaries.healthy(), summaries.accelerator()
 
 
 GROWN = MemoryGrowth(

@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from trainprof.analysis.run.metadata import integer
 from trainprof.analysis.run.process_name import ProcessName, process_names
-from trainprof.analysis.run.recording import Recording, is_alive
+from trainprof.analysis.run.recording import Recording
 from trainprof.analysis.run.training_process import TrainingProcess, by_process
 from trainprof.analysis.summary.run import Exit, Hung, Stood
 from trainprof.analysis.timeline.events import ProcessLog
 from trainprof.record.last_stacks import read_last_stacks
 from trainprof.record.names import MAX_STEPS, MAX_TIME, site_name
+from trainprof.record.running import is_alive
 from trainprof.record.schema import Kind, Topic
 
 NOT_WRITTEN: Final = "trainprof was killed, or could not write"

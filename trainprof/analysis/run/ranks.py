@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any, Final
+from typing import Any
 
 from trainprof.analysis.run.ending import ending, recorded_ending
 from trainprof.analysis.run.evidence import DeviceEvidence, Evidence
@@ -20,28 +19,10 @@ from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.analysis.timeline.iterations import TRAINING
 from trainprof.record.run_directory import RunDirectory
 
-# A rank's directory, as launch/placement.py names it.
-_RANK_NAME: Final = re.compile(r"(\d{1,9})(?:\.restart(\d{1,9}))?")
-
 
 def rank_recordings(directory: RunDirectory) -> list[Recording]:
-    """Returns the recordings of ranks that each had their own trainprof, in order.
-
-    Of a restarted rank, the last attempt. [] for a run without ranks.
-    """
-    last: dict[int, tuple[int, RunDirectory]] = {}
-    try:
-        paths = [] if directory.ranks.is_symlink() else list(directory.ranks.iterdir())
-    except OSError:
-        return []
-    for path in paths:
-        name = _RANK_NAME.fullmatch(path.name)
-        if name is None or path.is_symlink() or not path.is_dir():
-            continue
-        rank, attempt = int(name[1]), int(name[2] or 0)
-        if rank not in last or attempt > last[rank][0]:
-            last[rank] = attempt, RunDirectory(path)
-    return [read_recording(last[rank][1]) for rank in sorted(last)]
+    """Returns the recordings of `RunDirectory.last_attempts`."""
+    return [read_recording(attempt) for attempt in directory.last_attempts()]
 
 
 def rank_row(summary: RunSummary, process: TrainingProcess, recording: Recording) -> dict[str, Any]:

@@ -6,27 +6,23 @@ import errno
 import json
 import math
 import os
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from trainprof.analysis.run.metadata import MAX_NUMBER, integer
-from trainprof.analysis.statistics.time_weighted import NS_PER_S, Line
+from trainprof.analysis.run.metadata import MAX_NUMBER
+from trainprof.analysis.statistics.time_weighted import Line
 from trainprof.analysis.summary.run_summary import RECORDING_STOPPED
 from trainprof.analysis.timeline.event_rewrites import with_closures
-from trainprof.analysis.timeline.events import MAX_PID, ProcessLog, load_process
+from trainprof.analysis.timeline.events import ProcessLog, load_process
 from trainprof.record.files import open_run_file, read_run_file
 from trainprof.record.log_reader import EmptyLog, UnreadableLog, log_paths, read_log
 from trainprof.record.run_directory import RunDirectory
+from trainprof.record.running import is_alive, spawned_ns
 from trainprof.record.schema import MAX_WRITTEN_BYTES, Stop, Topic
 
 _MAX_MANIFEST_BYTES: Final = 1 << 24
-# From a process's start to a record of it: a busy machine, the kernel's ticks.
-SLACK_NS: Final = 10 * NS_PER_S
-# PF_EXITING among the flags of /proc/<pid>/stat: include/linux/sched.h.
-_EXITING: Final = 0x4
 # Of a larger file every n-th line is read, and the last. As objects the sampler's lines take about
 # five times their size, the worst possible file about twenty.
 MAX_READ_BYTES: Final = 32 << 20
@@ -104,7 +100,7 @@ def read_recording(directory: RunDirectory) -> Recording:
         state_lines=read_samples(samples / "states.jsonl"),
         gpu_lines=read_samples(samples / "gpus.jsonl"),
         damage=damage,
-        is_alive=is_alive(manifest.get("script_pid"), manifest, known_ns=_spawned_ns(manifest)),
+        is_alive=is_alive(manifest.get("script_pid"), manifest, known_ns=spawned_ns(manifest)),
     )
 
 
@@ -129,71 +125,6 @@ def _manifest(path: Path, damage: list[str]) -> dict[str, Any]:
         damage.append("manifest.json is damaged")
         return {}
     return value
-
-
-def _spawned_ns(manifest: Mapping[str, Any]) -> int | None:
-    times = manifest.get("times")
-    return integer(times.get("spawned_ns")) if isinstance(times, dict) else None
-
-
-def is_alive(pid: object, manifest: Mapping[str, Any], *, known_ns: int | None) -> bool:
-    """Whether the process exists; another one that has its pid now does not count.
-
-    Args:
-        known_ns: `time.perf_counter_ns` at which it existed, or None.
-    """
-    number, host = integer(pid), manifest.get("host")
-    if number is None or not 0 < number <= MAX_PID or not isinstance(host, dict):
-        return False
-    if host.get("name") != os.uname().nodename or not _exists(number):
-        return False
-    spawned_ns, started_ns = _spawned_ns(manifest), _started_ns(number)
-    if spawned_ns is None or known_ns is None or started_ns is None:
-        return True
-    # The kernel's clock runs while the machine sleeps, ours does not.
-    asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.perf_counter_ns()
-    return spawned_ns - SLACK_NS <= started_ns <= known_ns + asleep_ns + SLACK_NS
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # another user's
-        return True
-    return not _has_ended(_stat(pid))
-
-
-def _has_ended(fields: list[bytes]) -> bool:
-    """Whether /proc's fields are of a process that is ending, or a zombie.
-
-    A killed process first frees its memory and files; until then it may be in any state.
-    """
-    if fields[:1] in ([b"Z"], [b"X"]):
-        return True
-    try:
-        return bool(int(fields[6]) & _EXITING)
-    except (ValueError, IndexError):
-        return False
-
-
-def _started_ns(pid: int) -> int | None:
-    """Returns the process's start, ns since the machine's start, or None."""
-    fields = _stat(pid)
-    try:
-        return int(fields[19]) * NS_PER_S // os.sysconf("SC_CLK_TCK") or None
-    except (ValueError, IndexError):
-        return None
-
-
-def _stat(pid: int) -> list[bytes]:
-    """Returns the fields of /proc/<pid>/stat after the name, [] without such a file."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].split()
-    except OSError:
-        return []
 
 
 def read_samples(path: Path, max_bytes: int = MAX_READ_BYTES) -> list[Line]:

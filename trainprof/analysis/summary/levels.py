@@ -51,7 +51,8 @@ def sentence(words: str) -> str:
 def pair(part_s: float, whole_s: float) -> str:
     """Two times in the unit that suits the larger: `187 of 231 ms`."""
     if whole_s >= 1:
-        return f"{part_s:.2f} of {whole_s:.2f} s"
+        digits = 0 if whole_s >= 100 else 1 if whole_s >= 10 else 2
+        return f"{part_s:.{digits}f} of {whole_s:.{digits}f} s"
     if whole_s >= 0.01:
         return f"{part_s * 1e3:.0f} of {whole_s * 1e3:.0f} ms"
     return f"{part_s * 1e3:.2f} of {whole_s * 1e3:.2f} ms"

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from trainprof.analysis.run.metadata import MAX_NUMBER, integer
 from trainprof.record.log_reader import EventLogFile, join_texts
+from trainprof.record.notes import MAX_PID as MAX_PID
 from trainprof.record.schema import RECORD_BYTES, Kind, Topic
 
 Int64 = npt.NDArray[np.int64]
@@ -37,7 +38,6 @@ RECORD_DTYPE: Final = np.dtype(
 # No event ends this much later than this number of events that were written after it.
 _LATE_NS: Final = 1_000_000_000
 _SUCCESSORS: Final = 3
-MAX_PID: Final = (1 << 31) - 1
 _BLOCK_RECORDS: Final = 1 << 18
 # By kind, for every value of a byte: a later version may write more kinds.
 _IS_KNOWN: Final = np.isin(np.arange(256), [int(k) for k in Kind if k > 0])

@@ -7,15 +7,15 @@ frees memory that the next forward and backward have to allocate again.
 
 How it is measured: CUDA events around each synchronizing call show when the GPU was idle in it.
 Idle time after a call counts if the host had waited while the GPU was busy, for two steps at most.
-Calls in a loader and blocking copies are not counted, nor are reads that cannot be avoided: those
+Calls in a loader and blocking copies are not counted. Nor are reads that cannot be avoided: those
 of a GradScaler, a checkpoint or torch's optimizers (LBFGS). The finding names the line that cost
 most in training. For empty_cache() the gain includes allocating again, up to three times the time
 of its calls (measured: 0.4 to 2.4 times).
 
-When it is wrong: where a later wait in the step takes the place of the one removed. How long the
-GPU idles while the host launches kernels is unknown, so the gain is an upper bound. Kernels that
-are launched between the parts of a step are not seen, and count as idle time. What the omitted
-values cost to compute is not counted.
+When it is wrong: the gain is smaller if a later call waits instead. How long the GPU idles while
+the host launches kernels is unknown, so the gain is an upper bound. Kernels that are launched
+between the parts of a step are not seen, and count as idle time. What the omitted values cost to
+compute is not counted.
 
 What to do: keep values on the GPU: sum losses there and read the sum every 100th step. Don't read a
 value less often if it decides what comes next, as a NaN check does. Let the GPU decide with

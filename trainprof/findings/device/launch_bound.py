@@ -9,10 +9,10 @@ launch-bound if that is so at the end of nearly every forward, backward and upda
 reports the total kernel time. Compilation is not counted, nor is warm-up beyond the usual time of a
 step.
 
-When it is wrong: where the host runs Python of your code between launches instead of operators.
-Stack samples show that time: python_in_model reports it, and it is not counted here. Nor are
-updates parameter by parameter, which slow_optimizer reports. Without a driver's report, the GPU's
-busy time is unknown, and the gain is an upper bound.
+When it is wrong: the host may run your Python code between launches instead of operators. Stack
+samples show that time, and python_in_model reports it. Updates parameter by parameter are reported
+by slow_optimizer. Neither is counted here. Without a driver's report, the GPU's busy time is
+unknown, and the gain is an upper bound.
 
 What to do: torch.compile(model) fuses small operators. mode="reduce-overhead" launches a step as
 one CUDA graph, if shapes stay the same. Compiled operators differ in the last digits and don't

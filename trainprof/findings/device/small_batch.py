@@ -8,9 +8,9 @@ How it is measured: the time in which the GPU waits for launches is that of laun
 allocator reports the peak of reserved memory. Parameters and optimizer state don't grow with the
 batch, so more may fit than the advice says.
 
-When it is wrong: where the batch size is part of your method. Where sample sizes vary, a later
-batch may need more memory. Other processes on the GPU need memory too. Nothing is reported where
-the GPU already waits for the DataLoader: larger batches need samples faster.
+When it is wrong: the batch size may be part of your method. Where sample sizes vary, a later batch
+may need more memory. Other processes on the GPU need memory too. Nothing is reported where the GPU
+already waits for the DataLoader: larger batches need samples faster.
 
 What to do: double batch_size while the step time hardly grows. Fewer and larger updates learn
 differently: scale the learning rate (linearly for SGD, by the square root for Adam) and warm it up.
@@ -89,8 +89,12 @@ RULE: Final = Rule(
     id="small_batch",
     thresholds={
         "share": Threshold(0.15, "of training, as launch_bound has it"),
-        "reserved_share": Threshold(0.5, "of the GPU's memory (loadtune: 60 %)", is_upper=True),
-        "loading_share": Threshold(0.1, "of training, the GPU waits for batches", is_upper=True),
+        "reserved_share": Threshold(
+            0.5, "of the GPU's memory, at most (loadtune: 60 %)", is_upper=True
+        ),
+        "loading_share": Threshold(
+            0.1, "of training, the GPU waits for batches, at most", is_upper=True
+        ),
     },
     find=find,
     explanation=__doc__,

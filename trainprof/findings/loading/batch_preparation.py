@@ -200,7 +200,7 @@ once in a fraction of that time. Workers do not help: the IPC transfer of a batc
 How it is measured: trainprof times `next` on the loader's iterator, and divides the preparation of
 a batch by its samples.
 
-When it is wrong: where a sample needs work of its own, such as random augmentation or a lookup in a
+When it is wrong: a sample may need work of its own, such as random augmentation or a lookup in a
 dict. A list of indices does not save that.
 
 What to do: pass a BatchSampler as sampler=, with batch_size=None. The dataset's __getitem__ then
@@ -228,8 +228,8 @@ if it is yours, also inside a collator of Hugging Face's Trainer.
 How it is measured: the time from the call of the collate function to the end of each fetch, as a
 share of the fetch. trainprof replays the recorded preparation of batches without it.
 
-When it is wrong: where the function does what the dataset could not do faster, such as reading a
-batch in one call.
+When it is wrong: the function may do what the dataset could not do faster, such as reading a batch
+in one call.
 
 What to do: work on whole arrays instead of single elements: pad_sequence, torch.stack, or one
 tensor filled row by row. Do in the dataset, once, what does not depend on the other samples. Store
@@ -249,8 +249,8 @@ ones compute weights, shuffle a huge list, or sort batches by length.
 
 How it is measured: the time of the sampler's iterator inside `next` on the loader's.
 
-When it is wrong: where only the first batch is slow, as with a permutation drawn once per epoch.
-That time counts as first batch, not here.
+When it is wrong: only the first batch may be slow, as with a permutation drawn once per epoch. That
+time counts as first batch, not here.
 
 What to do: draw all indices of an epoch at once, with torch or numpy, and yield them one by one.
 Draw again in each epoch what is random.""",

@@ -7,7 +7,7 @@ How it is measured: each worker computes checksums of the first samples that it 
 they are equal for at least two workers, and nothing called torch's get_worker_info(). A correct
 split makes an epoch N times shorter. A step takes the same time as before.
 
-When it is wrong: where equal samples are intended. Samples that random augmentation changes, or of
+When it is wrong: equal samples may be intended. Samples that random augmentation changes, or of
 classes other than tensors, arrays, numbers and text, are not compared.
 
 What to do: in __iter__, give each worker its part of the files or samples by

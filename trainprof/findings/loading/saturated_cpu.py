@@ -9,8 +9,8 @@ kernel) with more workers on the same cores: steps hardly get shorter. Or it com
 while workers are busy with steps computed while they are idle. If they are never idle, waiting for
 a CPU core in the run queue counts, unless other programs use the cores.
 
-When it is wrong: if other programs used the cores in this run. If the workers' libraries started
-threads of their own that hinder each other: one thread each is enough for OpenCV and MKL.
+When it is wrong: other programs may have used the cores in this run. The workers' libraries may
+have started threads that hinder each other: one thread each is enough for OpenCV and MKL.
 
 What to do: make samples cheaper, starting at the named function. Decode smaller images, move to the
 device what it does well, store what is computed again each epoch (resized images, tokens), or use

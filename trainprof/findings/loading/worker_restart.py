@@ -9,9 +9,9 @@ How it is measured: trainprof times the creation of the iterator, the first batc
 workers, in all epochs but the first. It subtracts what persistent workers (by the pipeline model)
 or a usual batch would take. To judge the workers it replays the recorded preparation without them.
 
-When it is wrong: where the dataset must be opened again in each epoch, or an epoch has to begin
-with a slow step, such as a new shuffle of shards. In a run of hours a slow first batch matters
-little.
+When it is wrong: the dataset may have to be opened again in each epoch. An epoch may also have to
+begin with a slow step, such as a new shuffle of shards. In a run of hours a slow first batch
+matters little.
 
 What to do: build the loader once, before the first epoch, with persistent_workers=True. The workers
 then keep their copies of the dataset and of what collate_fn uses: later changes do not reach them.

@@ -5,7 +5,7 @@ objects, in a dataset or a cache, it takes long and happens repeatedly.
 
 How it is measured: Python's own collector callbacks time each pause of 20 us and more.
 
-When it is wrong: rarely. The pauses are measured, not estimated.
+When it is wrong: it is rarely wrong, as the pauses are measured, not estimated.
 
 What to do: if the loop calls gc.collect(), remove the call. Otherwise call gc.freeze() once after
 loading: later collections then skip these objects. Or call gc.disable(), and gc.collect() every few

@@ -144,7 +144,7 @@ def _what(context: RunContext, named: HotLine | None, *, of_library: bool, in_st
         return f"the loop waits for another thread or process{when} for"
     takes = "leaves the GPU idle for" if context.is_on_device else "takes"
     if named is not None and (named.torch_share or 0.0) >= _TORCH_FROM_SHARE:
-        return f"torch or NumPy code in the loop{when} {takes}"
+        return f"Python in the loop{when}, mostly torch or NumPy calls, {takes}"
     loop = "a library's loop" if of_library else "the loop"
     return f"Python in {loop}{when} {takes}"
 

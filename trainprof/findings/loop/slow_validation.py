@@ -86,7 +86,7 @@ def find(context: RunContext) -> Finding | None:
         )
     most = None if is_loading else hottest(context.summary.part_lines, "evaluation")
     built = [f"its loader is built at {feeder.loader.site}"] if feeder.loader.called_at else []
-    action, advice = _change(context, feeder.loader, counted=is_of_what_trains)
+    action, advice = _change(context, own_s, feeder.loader, counted=is_of_what_trains)
     return loader_finding(
         context,
         feeder,
@@ -96,7 +96,7 @@ def find(context: RunContext) -> Finding | None:
         action=action,
         advice=advice,
         costliest=_costliest(most, feeder.loader.called_at),
-        also=[_half(own_s), *built],
+        also=built,
         evidence=evidence,
         site=feeder.loader.called_at,
         is_of_making=is_loading,
@@ -119,7 +119,7 @@ def _passes(context: RunContext) -> int:
 
 def _without_loader(context: RunContext, spent_s: float, what: str) -> Finding:
     passes, called = max(_passes(context), 1), called_for_at(context.summary.part_lines)
-    action, advice = _change(context)
+    action, advice = _change(context, spent_s)
     return plain_finding(
         RULE.id,
         f"{what}{_times(passes)}",
@@ -128,27 +128,22 @@ def _without_loader(context: RunContext, spent_s: float, what: str) -> Finding:
         action=action,
         advice=advice,
         costliest=_costliest(hottest(context.summary.part_lines, "evaluation"), called),
-        also=[_half(spent_s)],
         evidence={"evaluation_s": spent_s, "passes": passes},
     )
 
 
 def _change(
-    context: RunContext, loader: Loader | None = None, *, counted: bool = False
+    context: RunContext, spent_s: float, loader: Loader | None = None, *, counted: bool = False
 ) -> tuple[str, str]:
     """Returns what to do in short, "" for the rule's own action, and how."""
     settings = settings_of(loader.built_by, loader.builder_lacks) if loader is not None else None
-    less = "validate every second time, or on fewer samples"
+    less = f"validate every second time (saves {span(spent_s / 2)}), or on fewer samples"
     if settings is not None and settings.evaluates is not None:
-        less = f"{settings.call}: {settings.evaluates}"
+        less = f"{settings.call}: {settings.evaluates} (half as often saves {span(spent_s / 2)})"
     with_gradients = context.summary.evaluation.with_gradients_share or 0.0
     if with_gradients >= _MOSTLY_WITH_GRADIENTS:
         return _NO_GRAD, f"put it under torch.no_grad(); {less}"
     return (_COUNTED, f"collect them in the training loop; {less}") if counted else ("", less)
-
-
-def _half(spent_s: float) -> str:
-    return f"validating half as often saves {span(spent_s / 2)}"
 
 
 def _times(passes: int) -> str:

@@ -33,7 +33,7 @@ def hot_lines_section(summary: RunSummary, page: Page) -> list[Text]:
 
 
 def hot_line_words(summary: RunSummary, page: Page) -> list[str]:
-    """Returns "train.py:28 augment 30 %" of each line that is shown.
+    """Returns "train.py:28 augment() 30 %" of each line that is shown.
 
     Those of large parts without a finding come first: they have no other place on the page.
     """
@@ -44,7 +44,7 @@ def hot_line_words(summary: RunSummary, page: Page) -> list[str]:
     for line in lines[: max(_SHOWN_LINES, len(unexplained))]:
         file, _, number = line.site.rpartition(":")
         place = page.site(line.site) if file != last else f":{number}"
-        name = "" if line.function.startswith("<") else f" {line.function}"
+        name = "" if line.function.startswith("<") else f" {line.function}()"
         who = " of a worker" if line.thread == "worker" else ""
         words.append(f"{place}{name} {_share_words(line)}{who}")
         last = file

@@ -60,6 +60,11 @@ def _by_recording(summary: RunSummary) -> list[str]:
     return reasons
 
 
+def _sentence(fault: str) -> str:
+    is_name = not fault.partition(" ")[0].isalpha()  # "manifest.json is damaged"
+    return f"{fault if is_name else fault[:1].upper() + fault[1:]}."
+
+
 def notices(summary: RunSummary) -> list[str]:
     """Returns sentences: the doubt, then what was not recorded, then what is wrong."""
     reported = {finding.id for finding in summary.findings}
@@ -70,7 +75,7 @@ def notices(summary: RunSummary) -> list[str]:
     ]
     sentences = [
         doubt(summary),
-        *(f"{fault[:1].upper()}{fault[1:]}." for fault in summary.faults),
+        *map(_sentence, summary.faults),
         *wrong,
         *map(unshared, summary.unshared),
         *(words[0] for words in memory_sentences(summary)),

@@ -31,7 +31,7 @@ from trainprof.report.text.layout import BLANK, GAP_CELLS, Page
 from trainprof.report.text.ledger import ledger_lines, ledger_table
 from trainprof.report.text.safe_text import clip_start, with_safe_text
 from trainprof.report.text.step_bars import step_lines
-from trainprof.report.text.whole_run import whole_run
+from trainprof.report.text.whole_run import long_outside, whole_run
 
 # Sentences that hold somebody else's words are cut here; the verbose page has them whole.
 _ENDING_CELLS: Final = 160
@@ -126,7 +126,8 @@ def _standstill(summary: RunSummary, page: Page) -> list[Text]:
 
 def _headline(summary: RunSummary, page: Page) -> list[Text]:
     headline = page.shortened(summary.verdict.headline, _HEADLINE_CELLS)
-    return page.paragraph(f"{headline} {nothing_words(summary)}".strip(), style=_style(summary))
+    lines = page.paragraph(f"{headline} {nothing_words(summary)}".strip(), style=_style(summary))
+    return [*lines, *(line for words in long_outside(summary) for line in page.paragraph(words))]
 
 
 def _style(summary: RunSummary) -> str:

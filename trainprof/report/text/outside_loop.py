@@ -34,14 +34,13 @@ def outside_words(summary: RunSummary) -> list[tuple[str, list[str]]]:
     return words
 
 
-def places_of(summary: RunSummary, key: str, *, in_short: bool = False) -> list[str]:
+def places_of(summary: RunSummary, key: str) -> list[str]:
     """Returns where "startup" or "shutdown" goes, most first, without what is little of it."""
     part = summary.startup if key == "startup" else summary.shutdown
     if part is None:
         return []
     least_s = _NAMED_FROM_SHARE * summary.ledger.seconds.get(key, 0.0)
-    imports = f"imports {seconds(part.imports_s)}" if in_short else _imports(part)
-    places = [(part.imports_s, imports)]
+    places = [(part.imports_s, _imports(part))]
     places += [(part.exit_s or 0.0, f"{seconds(part.exit_s)} after atexit, as the process ends")]
     in_order = sorted(part.lines, key=lambda line: (_function(line), -line.seconds))
     functions = [list(lines) for _, lines in groupby(in_order, key=_function)]

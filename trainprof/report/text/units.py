@@ -13,8 +13,8 @@ from trainprof.analysis.summary.levels import size
 NOT_MEASURED: Final = "not measured"
 
 _TIME_UNITS: Final = ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min"), (3600.0, "h"))
-# From here on the next unit reads better; 100 s is better known than 1.67 min.
-_TIME_LIMITS: Final = (1e-3, 1.0, 100.0, 6000.0, math.inf)
+# From here on the next unit reads better: 202 s is read right, 3.36 min is not.
+_TIME_LIMITS: Final = (1e-3, 1.0, 600.0, 6000.0, math.inf)
 
 
 def is_known(value: float | None) -> TypeGuard[float]:

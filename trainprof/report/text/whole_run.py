@@ -4,21 +4,34 @@ from __future__ import annotations
 
 from typing import Final
 
+from trainprof.analysis.summary.levels import pair
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.outside_loop import places_of
 from trainprof.report.text.units import is_known, seconds
 
 # Of the run; less is not worth a word.
 _SHOWN_FROM: Final = 0.02
-# From here on start-up and exit have their places.
+# From here on start-up or exit has a sentence of its own.
 _PLACED_FROM: Final = 0.25
 _PLACES: Final = 2
 _INSIDE: Final = {
-    "loader starts": ("loader_start", "first_batch", "loader_end"),
+    "loader start": ("loader_start", "first_batch", "loader_end"),
     "validation": ("evaluation",),
     "checkpoints": ("checkpoint",),
     "torch.compile": ("compile",),
 }
+
+
+def long_outside(summary: RunSummary) -> list[str]:
+    """Returns a sentence for start-up or exit that is much of the run, with its places."""
+    whole_s = summary.ledger.wall_s
+    sentences = []
+    for name, key in (("Start-up", "startup"), ("Exit", "shutdown")):
+        took_s, places = summary.ledger.seconds.get(key, 0.0), places_of(summary, key)[:_PLACES]
+        is_much = is_known(took_s) and is_known(whole_s) and took_s >= _PLACED_FROM * whole_s > 0
+        if places and is_much and summary.verdict.bottleneck != key:
+            sentences.append(f"{name} takes {pair(took_s, whole_s)}: {', '.join(places)}.")
+    return sentences
 
 
 def whole_run(summary: RunSummary) -> str:
@@ -31,9 +44,7 @@ def whole_run(summary: RunSummary) -> str:
 
     def outside(name: str, key: str) -> str:
         took_s = spent.get(key, 0.0)
-        places = places_of(summary, key, in_short=True)[:_PLACES]
-        where = f" ({', '.join(places)})" if places and took_s >= _PLACED_FROM * whole_s else ""
-        return f"{name} {seconds(took_s)}{where}" if took_s >= _SHOWN_FROM * whole_s else ""
+        return f"{name} {seconds(took_s)}" if took_s >= _SHOWN_FROM * whole_s else ""
 
     inside = {name: sum(spent.get(key, 0.0) for key in keys) for name, keys in _INSIDE.items()}
     much = [f"{name} {seconds(s)}" for name, s in inside.items() if s >= _SHOWN_FROM * whole_s]

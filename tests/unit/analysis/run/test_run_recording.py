@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from trainprof.analysis.run.recording import NS_PER_S, SLACK_NS, is_alive, read_recording
+from trainprof.analysis.run.recording import read_recording
+from trainprof.analysis.statistics.time_weighted import NS_PER_S
 from trainprof.record.event_log import EventLog
 from trainprof.record.run_directory import RunDirectory
+from trainprof.record.running import SLACK_NS, is_alive
 from trainprof.record.schema import Kind
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="starts of processes are in /proc")

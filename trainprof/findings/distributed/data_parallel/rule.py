@@ -8,8 +8,7 @@ recommends it even on a single machine.
 How it is measured: trainprof checks the models called before the first step. A model in
 nn.DataParallel counts if it uses more than one GPU. The line is the one that constructs it.
 
-When it is wrong: where batches are so large that the copies hardly matter. The gain is not
-measured.
+When it is wrong: with very large batches the copies hardly matter. The gain is not measured.
 
 What to do: start the script with torchrun --nproc_per_node=N and call init_process_group. Wrap the
 model in DistributedDataParallel on the GPU of LOCAL_RANK, and give the loader a DistributedSampler.

@@ -64,7 +64,7 @@ def find(context: RunContext) -> Finding | None:
 RULE: Final = Rule(
     id="dense_embeddings",
     thresholds={
-        "looked_up_share": Threshold(0.1, "of a table's rows, in a step", is_upper=True),
+        "looked_up_share": Threshold(0.1, "of a table's rows, in a step, at most", is_upper=True),
         "share": Threshold(0.05, "of training, in the table's update"),
     },
     find=find,

@@ -11,8 +11,8 @@ launches.
 
 When it is wrong: compiled code and C++ extensions that hold the GIL resemble Python. Runs with
 torch.compile, anomaly detection or a second Python thread are not judged. NumPy on large arrays in
-your code resembles torch and is not counted. A late sample can show the operator behind such code;
-in backward, the hooks and autograd Functions that it calls.
+your code resembles torch and is not counted. A late sample can show the operator behind such code.
+In backward it can show the hooks and autograd Functions that backward calls.
 
 What to do: change the named line. What depends only on the data belongs into the dataset, where
 workers prepare it during training. The rest can use torch operators on whole tensors. `trainprof
