@@ -537,9 +537,21 @@ def test_same_losses_right_counts_and_a_planted_cost(framework: Framework, tmp_p
 
 
 RELOADING = """
+import time
+from torch.utils.data import Dataset
+
+class Asleep(Dataset):
+    rows = tensors(24)
+    def __len__(self):
+        return len(self.rows)
+    def __getitem__(self, index):
+        time.sleep(0.03)  # two workers are worth it
+        return self.rows[index]
+
 class Reloading(Regression):
     def train_dataloader(self):
-        return DataLoader(tensors(10), batch_size=4, num_workers=1)
+        starting = lambda worker: time.sleep(0.2)
+        return DataLoader(Asleep(), batch_size=4, num_workers=2, worker_init_fn=starting)
 
 trainer = L.Trainer(**{**quiet, "max_epochs": 3}, enable_checkpointing=False,
                     reload_dataloaders_every_n_epochs=1)
