@@ -24,9 +24,6 @@ EXPLAINS_S: Final = "kept_s"
 SHARE_OF: Final = "python_share_of"
 # How many times faster: a smaller gain gets no more than a line on a page.
 WORTH_LINES_FROM: Final = 1.1
-# Kinds of gains, as RuleTraits has them.
-ESTIMATE: Final = "estimate"
-BY_SAMPLES: Final = "samples"
 # When a finding recommends timing lines.
 ALWAYS: Final = "always"
 WITHOUT_CHANGE: Final = "without_change"
@@ -49,8 +46,6 @@ class RuleTraits:
         keys: Ledger keys that show it in a step; [] outside of steps.
         slows_everything: Its cost is unknown, or an upper bound, and affects all other figures.
         of_all_parts: It may make any part of a step slower.
-        gain: estimate: the likely gain is an estimate; samples: the upper bound includes the error
-            of stack samples; else "".
         gain_if: Condition of the gain; "": the whole cost goes.
         lines: always: it recommends timing lines; without_change: if it has no change.
         changes_numbers: `tune` tries its change only with --allow-numerics.
@@ -60,7 +55,6 @@ class RuleTraits:
     keys: list[str] = field(default_factory=list)
     slows_everything: bool = False
     of_all_parts: bool = False
-    gain: str = ""
     gain_if: str = ""
     lines: str = ""
     changes_numbers: bool = False

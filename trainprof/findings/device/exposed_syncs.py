@@ -197,7 +197,6 @@ RULE: Final = Rule(
     order=100,
     traits=RuleTraits(
         keys=["sync", "device_wait", "other"],
-        gain="estimate",
         action="Synchronize with the GPU less often",
     ),
     old_names=("emptied_cache",),

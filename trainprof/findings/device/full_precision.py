@@ -93,7 +93,6 @@ RULE: Final = Rule(
     order=235,
     traits=RuleTraits(
         keys=[*COMPUTE_KEYS],
-        gain="estimate",
         changes_numbers=True,
         action="Allow TF32 or bfloat16 matmuls",
     ),

@@ -116,9 +116,7 @@ RULE: Final = Rule(
     explanation=__doc__,
     order=110,
     by_timing=True,
-    traits=RuleTraits(
-        keys=[*COMPUTE_KEYS], gain="estimate", action="Launch fewer kernels: compile the model"
-    ),
+    traits=RuleTraits(keys=[*COMPUTE_KEYS], action="Launch fewer kernels: compile the model"),
     # After empty_cache() memory has to be allocated again, while kernels are launched.
     explained_by=("exposed_syncs",),
     idles_device=True,

@@ -99,7 +99,7 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=112,
-    traits=RuleTraits(keys=[*COMPUTE_KEYS], gain="estimate", action="Use a larger batch"),
+    traits=RuleTraits(keys=[*COMPUTE_KEYS], action="Use a larger batch"),
     explained_by=("exposed_syncs",),
     idles_device=True,
     changes_steps=True,

@@ -61,5 +61,5 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=190,
-    traits=RuleTraits(keys=["backward"], gain="estimate", action="Detach the other model's output"),
+    traits=RuleTraits(keys=["backward"], action="Detach the other model's output"),
 )

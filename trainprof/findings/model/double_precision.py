@@ -87,6 +87,6 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=230,
-    traits=RuleTraits(keys=[*COMPUTE_KEYS], gain="estimate", action="Train in float32"),
+    traits=RuleTraits(keys=[*COMPUTE_KEYS], action="Train in float32"),
     saves_in_steps=True,
 )

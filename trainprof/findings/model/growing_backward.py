@@ -131,8 +131,6 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=170,
-    traits=RuleTraits(
-        keys=["backward"], gain="estimate", action="Detach what a step passes to the next"
-    ),
+    traits=RuleTraits(keys=["backward"], action="Detach what a step passes to the next"),
     noise_matters=False,
 )

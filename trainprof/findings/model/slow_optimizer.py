@@ -303,6 +303,6 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=220,
-    traits=RuleTraits(keys=["optimizer"], gain="estimate", action="Use a fused optimizer"),
+    traits=RuleTraits(keys=["optimizer"], action="Use a fused optimizer"),
     idles_device=True,
 )

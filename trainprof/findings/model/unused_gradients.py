@@ -57,7 +57,5 @@ RULE: Final = Rule(
     find=find,
     explanation=__doc__,
     order=180,
-    traits=RuleTraits(
-        keys=["backward"], gain="estimate", action="Freeze parameters that no optimizer updates"
-    ),
+    traits=RuleTraits(keys=["backward"], action="Freeze parameters that no optimizer updates"),
 )

@@ -82,7 +82,7 @@ def _in_brackets(finding: Finding) -> str:
 
 def _block(number: int, finding: Finding, page: Page, summary: RunSummary) -> list[Text]:
     head = page.text(f"{number}  {action_of(finding)}", "bold")
-    lines = page.beside(head, page.text(gain_words(finding), _GAIN), _INDENT)
+    lines = page.with_right(head, page.text(gain_words(finding), _GAIN), _INDENT)
     lines += _change(finding, page)
     if finding.costliest:
         costliest = sentence(finding.costliest).removesuffix(".")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from trainprof.analysis.summary.code import UnsharedData
-from trainprof.analysis.summary.levels import MANY_STEPS, MODERATE_SHARE, number_at
+from trainprof.analysis.summary.levels import MANY_STEPS, MODERATE_SHARE, number_at, sentence
 from trainprof.analysis.summary.run import COSTLY_RECORDING
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.page.memory import device_memory_sentences, memory_sentences
@@ -28,7 +28,7 @@ def doubt(summary: RunSummary) -> str:
         return ""
     *others, last = reasons
     words = f"{', '.join(others)} and {last}" if others else last
-    return f"{words[:1].upper()}{words[1:]}. Treat the times as estimates."
+    return f"{sentence(words)} Treat the times as estimates."
 
 
 def _disturbed(summary: RunSummary) -> list[str]:
@@ -60,11 +60,6 @@ def _by_recording(summary: RunSummary) -> list[str]:
     return reasons
 
 
-def _sentence(fault: str) -> str:
-    is_name = not fault.partition(" ")[0].isalpha()  # "manifest.json is damaged"
-    return f"{fault if is_name else fault[:1].upper() + fault[1:]}."
-
-
 def notices(summary: RunSummary) -> list[str]:
     """Returns sentences: the doubt, then what was not recorded, then what is wrong."""
     reported = {finding.id for finding in summary.findings}
@@ -75,7 +70,7 @@ def notices(summary: RunSummary) -> list[str]:
     ]
     sentences = [
         doubt(summary),
-        *map(_sentence, summary.faults),
+        *map(sentence, summary.faults),
         *wrong,
         *map(unshared, summary.unshared),
         *(words[0] for words in memory_sentences(summary)),

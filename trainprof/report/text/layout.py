@@ -91,7 +91,7 @@ class Page:
         lines = _wrapped(self.text(" ".join(words), style), room)
         return [Text.assemble(" " * indent, line) for line in lines]
 
-    def beside(self, left: Text, right: Text, indent: int) -> list[Text]:
+    def with_right(self, left: Text, right: Text, indent: int) -> list[Text]:
         """Returns both on one line, the second at the right edge; else one below the other."""
         gap = self.width - left.cell_len - right.cell_len
         if gap >= GAP_CELLS:

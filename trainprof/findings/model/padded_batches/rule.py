@@ -86,7 +86,6 @@ RULE: Final = Rule(
     order=210,
     traits=RuleTraits(
         keys=["forward", "backward"],
-        gain="estimate",
         action="Pad each batch to its longest sequence",
     ),
     saves_in_steps=True,

@@ -122,7 +122,6 @@ RULE: Final = Rule(
     order=150,
     traits=RuleTraits(
         keys=[*PARTS],
-        gain="samples",
         lines="always",
         action="Move Python code out of the model",
     ),
