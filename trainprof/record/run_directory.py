@@ -2,7 +2,7 @@
 
 The layout is a contract: manifest.json, summary.json, events/ (during the run with the last stack
 sample of each process), samples/, sources/ (timed lines), console/ (trials), ranks/ and launches/,
-trials/. Directories are 0700, files 0600.
+trials/, and report.html, trace.json.gz or speedscope.json. Directories are 0700, files 0600.
 """
 
 from __future__ import annotations
@@ -25,8 +25,12 @@ LAUNCHES: Final = "launches"
 STAT_BLOCK_BYTES: Final = 512  # of st_blocks, whatever the file system's blocks are
 # A rank's directory, as launch/placement.py names it.
 _RANK_NAME: Final = re.compile(r"(\d{1,9})(?:\.restart(\d{1,9}))?")
+HTML_REPORT: Final = "report.html"
+TRACE: Final = "trace.json.gz"
+SPEEDSCOPE_STACKS: Final = "speedscope.json"
 _ENTRIES: Final = re.compile(
     r"(?:(?:manifest|summary|tune)\.json|lines\.lprof)(?:\.tmp)?|inner_runs\.jsonl|tune\.lock"
+    rf"|(?:{'|'.join(map(re.escape, (HTML_REPORT, TRACE, SPEEDSCOPE_STACKS)))})(?:\.tmp)?"
     rf"|{EVENTS}|{SOURCES}|{RANKS}|{LAUNCHES}|samples|console|trials|scratch"
     rf"|{LAST_STEP}|{NAME_TAKEN}|(?:{LIMIT_MET}|{AT_END})-\d+"
 )
