@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,10 +11,7 @@ from support.events import MS, FakeRun
 from support.stack_samples import sample, stack
 
 from trainprof.analysis.charts import stack_samples
-from trainprof.analysis.charts.stack_samples import stacks_of
-from trainprof.analysis.run import run_numbers
-from trainprof.analysis.run.analysed import Analysed
-from trainprof.analysis.stacks.loss_in_loop import sampled_loop
+from trainprof.analysis.charts.charts import charts_of
 from trainprof.analysis.summary.charts import (
     BETWEEN,
     MET_LATE,
@@ -23,7 +20,6 @@ from trainprof.analysis.summary.charts import (
     UNKNOWN_LINE,
     Stacks,
 )
-from trainprof.analysis.timeline.step_table import attributed
 from trainprof.record.schema import FETCHED, KEPT_FRAMES, Kind, StackFlag, Topic
 from trainprof.report.speedscope import render
 
@@ -31,15 +27,10 @@ STEPS, STEP_MS = 20, 60
 KNOWN = StackFlag.KNOWN
 
 
-def stacks(run: FakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stacks:
-    analysed: list[Analysed] = []
-    numbers_of = run_numbers.numbers_of
-    monkeypatch.setattr(
-        run_numbers, "numbers_of", lambda x, *rest: analysed.append(x) or numbers_of(x, *rest)
-    )
-    run_numbers.run_numbers(run.write(tmp_path))
-    (own,) = analysed
-    return stacks_of(own, sampled_loop(own, attributed(own.timeline, own.metadata, None)))
+def stacks(run: FakeRun, tmp_path: Path) -> Stacks:
+    charts = charts_of(run.write(tmp_path))
+    assert charts is not None
+    return charts.stacks
 
 
 def by_path(found: Stacks) -> dict[tuple[str, str, str], tuple[int, float]]:
@@ -52,7 +43,7 @@ def by_path(found: Stacks) -> dict[tuple[str, str, str], tuple[int, float]]:
     return shown
 
 
-def train(run: FakeRun, *in_loop: int, late: Sequence[int] = ()) -> None:
+def train(run: FakeRun, *in_loop: int, late: Mapping[int, int] | None = None) -> None:
     """Steps of 20 ms in the update and 40 in Python, a sample in the middle of each third."""
     loader, optimizer = run.loader(), run.optimizer()
     in_update = stack(run, (52, "train"), (90, "<module>"))
@@ -65,14 +56,14 @@ def train(run: FakeRun, *in_loop: int, late: Sequence[int] = ()) -> None:
             run.passes_time(10 * MS)
         for _ in range(2):
             run.passes_time(10 * MS)
-            sample(run, in_loop[step % len(in_loop)], flags=0 if step in late else KNOWN)
+            by_ns = (late or {}).get(step)
+            flags = KNOWN if by_ns is None else 0
+            sample(run, in_loop[step % len(in_loop)], late=by_ns or 0, flags=flags)
             run.passes_time(10 * MS)
     run.stop(loader)
 
 
-def test_stacks_have_the_time_of_their_phase(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stacks_have_the_time_of_their_phase(tmp_path: Path) -> None:
     run = FakeRun()
     run.passes_time(100 * MS)
     line = stack(run, (3, "<module>"))
@@ -84,8 +75,9 @@ def test_stacks_have_the_time_of_their_phase(
     ours = run.text(Topic.SITE, ["/x/trainprof/inside/spans/gc.py", 9, "probe"])
     frames = json.loads(run.texts[stack(run, (9, "score"), (57, "train"), (90, "<module>")) - 1][1])
     with_library = run.text(Topic.STACK, [[library, ours], *frames])
-    train(run, with_library, 0, late=range(10))
-    found = by_path(stacks(run, tmp_path, monkeypatch))
+    # The last one was due in the update.
+    train(run, with_library, 0, late=dict.fromkeys(range(10), 0) | {11: 15 * MS})
+    found = by_path(stacks(run, tmp_path))
     update = "<module> train.py:90 > train train.py:52"
     other = "<module> train.py:90 > train train.py:57 > score train.py:9 > I.open PIL.Image"
     # A sample stands for the time since the last: 20 ms, the first of a run for 40.
@@ -94,18 +86,18 @@ def test_stacks_have_the_time_of_their_phase(
         ("training", "startup", "f train.py:3 > import torch torch"): 2,
         ("training", "optimizer", update): STEPS,
         ("training", "other", other): STEPS // 2,
-        ("training", "other", NO_LINE): STEPS // 2,
-        ("training", "other", f"{other} > {MET_LATE}"): STEPS // 2 - 1,
-        ("training", "other", f"{NO_LINE} > {MET_LATE}"): STEPS // 2,
+        ("training", "other", NO_LINE): STEPS // 2 - 2,
+        ("training", "other", f"{other} > {MET_LATE}"): STEPS // 2,
+        ("training", "other", f"{NO_LINE} > {MET_LATE}"): STEPS // 2 + 1,
         ("training", "optimizer", UNKNOWN_LINE): 1,
     }
     assert found["training", "startup", "f train.py:3 > import torch torch"][1] == 0.195
-    assert found["training", "other", other][1] == 0.02 * (STEPS // 2)
-    assert found["training", "other", f"{NO_LINE} > {MET_LATE}"][1] == 0.02 * (STEPS // 2)
+    assert found["training", "other", other][1] == 0.2
+    assert found["training", "other", f"{NO_LINE} > {MET_LATE}"][1] == 0.22
 
 
-def test_workers_count_inside_fetches_and_other_threads_by_the_trainings_phase(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_workers_count_inside_fetches_and_other_threads_by_training(
+    tmp_path: Path,
 ) -> None:
     run = FakeRun()
     worker = FakeRun(start=run.start, pid=4343, role="worker", header={"ppid": 4242})
@@ -124,7 +116,7 @@ def test_workers_count_inside_fetches_and_other_threads_by_the_trainings_phase(
         sample(worker, 0)  # idle
         worker.passes_time(10 * MS)
     worker.write(tmp_path)
-    found = by_path(stacks(run, tmp_path, monkeypatch))
+    found = by_path(stacks(run, tmp_path))
     path = "fetch torch.utils.data > __getitem__ train.py:9 > decode train.py:12"
     (in_worker,) = ((key[1:], spent) for key, spent in found.items() if key[0] == "workers")
     assert in_worker == (("fetch", path), (STEPS, round(0.03 * STEPS + 0.01, 6)))
@@ -140,7 +132,7 @@ def test_deep_stacks_have_both_ends_and_rare_ones_what_they_have_in_common(
     train(run, deep, *rare[: STEPS // 2])
     monkeypatch.setattr(stack_samples, "_MOST_STACKS", 6)
     monkeypatch.setattr(stack_samples, "_COMMON_STACKS", 2)
-    found = stacks(run, tmp_path, monkeypatch)
+    found = stacks(run, tmp_path)
     paths = by_path(found)
     assert len(paths) <= 6
     assert sum(samples for samples, _ in paths.values()) == 3 * STEPS

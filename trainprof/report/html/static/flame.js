@@ -7,7 +7,7 @@ const FLAME_TIMES = { self: "Self time", total: "Total time", late: "Met late" }
 const FLAME_THREADS = { training: "Training thread", workers: "Loader workers", main: "Main thread" };
 // Frames without a place, which stand for others.
 const FLAME_NOTES = {
-  "met late": "These samples came late: their time is this line's, or that of lines before it.",
+  "met late": "These samples came late: their time may be of lines before this.",
   "line unknown": "These samples came late: they met another phase.",
   "...": "Of a deep stack both ends are recorded: calls between them may be missing.",
   "rarer calls": "Calls below this frame that few samples met.",
@@ -170,7 +170,7 @@ class FlameGraph {
     this.root = flameTree(this.stacks, this.thread.value, this.phase.value, this.late);
     const { samples, late, total } = this.root;
     const basis = `Width is time, estimated from ${counted(samples, "stack sample")}.`;
-    const isLate = late ? ` ${percent(late / total)} came late (dashed): there, earlier lines may be meant.` : "";
+    const isLate = late ? ` ${percent(late / total)} came late (dashed): that time may be of earlier lines.` : "";
     this.note.textContent = `${basis}${isLate} Each of your files has a colour, libraries are grey.`;
     this.zoom(this.root);
   }
