@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, Final
 
 from trainprof.record.errors import TrainprofError
-from trainprof.record.run_directory import HTML_REPORT, SPEEDSCOPE_STACKS, TRACE
+from trainprof.record.run_directory import REPORT_HTML, SPEEDSCOPE, TRACE
 
 if TYPE_CHECKING:
     from trainprof.analysis.summary.run_summary import RunSummary
@@ -28,9 +27,9 @@ class Picture(str, Enum):
 
 PICTURES: Final = tuple(picture.value for picture in Picture)
 _NAMES: Final = {
-    Picture.HTML: HTML_REPORT,
+    Picture.HTML: REPORT_HTML,
     Picture.TRACE: TRACE,
-    Picture.SPEEDSCOPE: SPEEDSCOPE_STACKS,
+    Picture.SPEEDSCOPE: SPEEDSCOPE,
 }
 
 
@@ -112,14 +111,14 @@ def _fill(
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Opens a new file that takes the path's place when it is complete."""
-    path = path.resolve()  # of a link its target is replaced
-    if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-        with open(path, "wb") as file:  # a device or a pipe
-            yield file
-        return
+    """Opens a new file that takes the path's place when it is complete.
+
+    A link is replaced, not followed: a run directory may be somebody else's.
+    """
+    if path.exists() and not path.is_file():
+        raise NotWritten(f"{path} is not a file", hint="choose another: --output FILE")
     temporary = path.with_name(f"{path.name}.tmp")
-    temporary.unlink(missing_ok=True)  # a link there is not followed
+    temporary.unlink(missing_ok=True)
     try:
         with open(temporary, "xb") as file:
             yield file

@@ -28,6 +28,7 @@ SCRIPTS: Final = (
     "base.js",
     "charts.js",
     "window.js",
+    "window_table.js",
     "histograms.js",
     "heatmap.js",
     "lanes.js",
@@ -51,7 +52,9 @@ def render(summary: RunSummary, charts: Charts | None, lines: LineProfile | None
     below = sections.sections_of(summary, charts)
     timed = line_tables.functions(lines) if lines is not None else []
     template = environment().get_template("run.html.j2")
+    closing = sections.closing_sections(summary)
     directory = summary.run.directory
+    lines_link = [("lines", "Lines")] if timed else []
     return template.render(
         title=f"{ending(summary)} · trainprof",
         run=summary.run,
@@ -74,7 +77,12 @@ def render(summary: RunSummary, charts: Charts | None, lines: LineProfile | None
         sections=below,
         timed=timed,
         line_notes=line_tables.notes(lines) if timed and lines is not None else [],
-        closing=sections.closing_sections(summary),
+        closing=closing,
+        links=[
+            *((section.id, section.short) for section in below),
+            *lines_link,
+            *((section.id, section.short) for section in closing),
+        ],
         payload=None if charts is None else payload(summary, charts),
     )
 
