@@ -28,6 +28,7 @@ SCRIPTS: Final = (
     "base.js",
     "charts.js",
     "window.js",
+    "window_table.js",
     "histograms.js",
     "heatmap.js",
     "lanes.js",
