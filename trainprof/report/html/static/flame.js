@@ -125,7 +125,7 @@ class FlameGraph {
     this.canvas.addEventListener("mouseleave", hideTip);
     this.canvas.addEventListener("click", (event) => this.zoom(this.nodeAt(event) ?? this.top));
     this.details = element("div", { class: "flame-details" });
-    this.note = element("p", { class: "muted" });
+    this.note = element("p", { class: "note" });
     return [this.tree, this.details, this.note];
   }
 
@@ -136,8 +136,8 @@ class FlameGraph {
       button.addEventListener("click", () => this.showTable(key));
       return [key, element("th", { scope: "col" }, button)];
     });
-    const heads = ["Function", "Most of it at"].map((text) => element("th", { scope: "col" }, text));
-    const head = element("tr", {}, ...heads, ...this.heads.map(([, th]) => th));
+    const [name, place] = ["Function", "Most of it at"].map((text) => element("th", { scope: "col" }, text));
+    const head = element("tr", {}, name, ...this.heads.map(([, th]) => th), place);
     const attributes = { class: "flame-table", tabindex: "0", role: "region", "aria-label": "Functions" };
     return element("div", attributes, element("table", {}, element("thead", {}, head), this.rows));
   }
@@ -157,7 +157,7 @@ class FlameGraph {
   showPhase() {
     const [root, samples] = flameTree(this.stacks, this.thread.value, this.phase.value, this.frames);
     this.root = root;
-    const notes = [`Width is time, estimated from ${counted(samples, "stack sample")}.`];
+    const notes = [`Width is time, estimated from ${counted(samples, "stack sample")}. Torch's counts for its caller.`];
     const late = percent(root.late / root.total);
     if (root.late) notes.push(`${late} came late (dashed): that time may be of earlier lines.`);
     this.note.textContent = [...notes, "Each of your files has a colour, libraries are grey."].join(" ");
@@ -285,17 +285,16 @@ class FlameGraph {
     const functions = flameFunctions(this.top, this.frames).sort((a, b) => b[column] - a[column]);
     const time = (spent) => (spent ? `${seconds(spent)} (${percent(spent / this.top.total)})` : "");
     const rows = functions.slice(0, FLAME_MOST_FUNCTIONS).map(({ name, place, self, total, late }) => {
-      const cells = [name, place, ...[self, total, late].map(time)];
-      return element("tr", {}, ...cells.map((text, at) => element("td", at > 1 ? { class: "number" } : {}, text)));
+      const times = [self, total, late].map((spent) => element("td", { class: "number" }, time(spent)));
+      return element("tr", {}, element("td", {}, name), ...times, element("td", {}, place));
     });
     this.rows.replaceChildren(...rows);
     for (const [key, head] of this.heads) head.ariaSort = key === column ? "descending" : "none";
   }
 }
 
-/** Fills #flame. */
+/** Fills #flame, which a page without stack samples lacks. */
 function drawFlame(charts) {
   const place = document.getElementById("flame");
-  if (charts.stacks.stacks.length) new FlameGraph(charts, place);
-  else place.replaceChildren(element("p", { class: "muted" }, "No stack samples were taken."));
+  if (place !== null) new FlameGraph(charts, place);
 }
