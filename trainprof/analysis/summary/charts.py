@@ -184,21 +184,30 @@ class Lane:
     is_split: bool = True
 
 
+# Frames of Stacks without a place. Of a deep stack both ends are recorded; a late sample met what
+# is above MET_LATE, or another phase.
+BETWEEN: Final = "..."
+RARER: Final = "rarer calls"
+NO_LINE: Final = "no line of your code"
+MET_LATE: Final = "met late"
+UNKNOWN_LINE: Final = "line unknown"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stacks:
-    """Stack samples, the same ones added up.
+    """Stack samples, equal ones added up.
 
     Attributes:
         frames: [function, "file.py:84"] of each distinct frame; a library's has its module's name
-            as place.
-        stacks: [thread, phase, samples, [frame numbers, outermost first]]. `thread` is "training",
-            "workers" or the name of another thread; `phase` is a ledger key, or "fetch".
-        seconds_per_sample: By thread.
+            as place, those that stand for others "".
+        stacks: [thread, phase, samples, [frame numbers, outermost first], seconds], in order of
+            thread and frames. `thread` is "training", "workers" or the name of another thread;
+            `phase` is the ledger key that the training thread was in, or "fetch" where the thread
+            itself prepared a batch.
     """
 
-    frames: list[tuple[str, str]]
-    stacks: list[tuple[str, str, int, list[int]]]
-    seconds_per_sample: dict[str, float] = field(default_factory=dict)
+    frames: list[tuple[str, str]] = field(default_factory=list)
+    stacks: list[tuple[str, str, int, list[int], float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
