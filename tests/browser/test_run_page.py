@@ -20,7 +20,9 @@ MOST_BYTES = 3 << 20
 IS_DRAWN = """canvas => {
     const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
     const seen = new Set();
-    for (let i = 0; i < data.length; i += 4) seen.add(data[i] + 256 * data[i + 1] + 65536 * data[i + 3]);
+    for (let i = 0; i < data.length; i += 4) {
+        seen.add(data[i] + 256 * data[i + 1] + 65536 * data[i + 3]);
+    }
     return seen.size > 1;
 }"""
 
