@@ -11,9 +11,9 @@ function drawPage() {
     drawHistograms(charts);
     drawHeatmap(charts, view);
     drawLanes(charts, view);
-    if (typeof drawFlame === "function") drawFlame(charts);
+    if (document.getElementById("flame") !== null) drawFlame(charts);
   }
-  watchSize();
+  window.addEventListener("resize", drawAllSoon);
   window.trainprofReady = true;
 }
 

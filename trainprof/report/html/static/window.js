@@ -63,6 +63,7 @@ class TimeWindow {
     if (!(last > first) || (first === this.from && last === this.to)) return false;
     this.from = first;
     this.to = last;
+    this.point(null);
     for (const listen of this.listeners) listen();
     return true;
   }
@@ -170,7 +171,10 @@ function addControls(region, view, whole) {
     button.addEventListener("click", act);
     bar.append(button);
   }
-  bar.append(element("span", { class: "hint" }, "Drag over a chart to look into a stretch of the run."));
+  bar.append(
+    element("span", { class: "hint" }, "Drag over a chart to look into a stretch of the run."),
+    element("a", { class: "to-table", href: "#window-table" }, "What happened here"),
+  );
   region.tabIndex = 0;
   region.setAttribute("role", "group");
   const label = `Charts over time. Arrow keys move the window, plus and minus zoom, Escape shows ${whole}.`;
