@@ -72,8 +72,7 @@ def charts(*, bins: int = 4, events: int = 2, workers: int = 1, cores: int = 1) 
         ],
         stacks=Stacks(
             frames=[("main", "train.py:3"), ("step", "train.py:9")],
-            stacks=[("training", "forward", 7, [0, 1])],
-            seconds_per_sample={"training": 0.01},
+            stacks=[("training", "forward", 7, [0, 1], 0.07)],
         ),
     )
 

@@ -63,8 +63,10 @@ def write_picture(
         NothingRecorded: If there are no stack samples to write.
     """
     path = directory.path / _NAMES[picture] if output is None else output
+    # A link in a run directory is replaced, not followed: the directory may be somebody else's.
+    place, mode = (path, 0o600) if output is None else (Path(os.path.realpath(path)), 0o666)
     try:
-        with _replacing(path) as file:
+        with _replacing(place, mode) as file:
             _fill(file, picture, directory, summary, epoch, steps)
     except OSError as error:
         elsewhere = "write elsewhere: --output FILE"
@@ -110,17 +112,14 @@ def _fill(
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Opens a new file that takes the path's place when it is complete.
-
-    A link is replaced, not followed: a run directory may be somebody else's.
-    """
+def _replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
+    """Opens a new file that takes the path's place when it is complete."""
     if path.exists() and not path.is_file():
         raise NotWritten(f"{path} is not a file", hint="choose another: --output FILE")
     temporary = path.with_name(f"{path.name}.tmp")
     temporary.unlink(missing_ok=True)
     try:
-        with open(temporary, "xb") as file:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
         os.replace(temporary, path)
     except BaseException:

@@ -155,8 +155,8 @@ def test_the_figures_are_the_summarys():
     ]
     assert widths == pytest.approx([row.share for row in rows], abs=1e-3)
     for finding in summary.findings:
-        assert finding.advice in parsed.texts
-        assert finding.site in parsed.texts
+        assert finding.advice.lower() in text.lower()
+        assert finding.site is None or finding.site in parsed.texts
     for key, spent_s in summary.ledger.seconds.items():
         assert spent_s < 10 or f"{spent_s:.1f}" in parsed.texts, key
 
@@ -196,7 +196,7 @@ def test_the_payload_is_the_charts_number_for_number():
     for name, kind in (("total_s", "f8"), ("p50_s", "f4"), ("first", "i4")):
         data = base64.b64decode(payload["steps"][name][kind])
         assert np.array_equal(np.frombuffer(data, f"<{kind}"), getattr(drawn.steps, name))
-    assert payload["stacks"]["stacks"] == [["training", "forward", 7, [0, 1]]]
+    assert payload["stacks"]["stacks"] == [["training", "forward", 7, [0, 1], 0.07]]
 
 
 def test_a_page_of_the_longest_run_is_small():
