@@ -108,7 +108,7 @@ def _fill(
         from trainprof.analysis.lines.recording import read_line_profile
 
         lines = read_line_profile(directory)
-    file.write(page.render(summary, charts, lines).encode())
+    file.write(page.render(summary, charts, lines).encode("utf-8", "backslashreplace"))
 
 
 @contextlib.contextmanager

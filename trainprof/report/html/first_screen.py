@@ -104,7 +104,7 @@ class Card:
     site: str | None
     code: str
     advice: str
-    facts: list[str]
+    measured: list[str]
     flag: str
     notes: list[str]
     why: list[str]
@@ -123,7 +123,7 @@ def level(summary: RunSummary) -> str:
 
 
 def is_bad_end(summary: RunSummary) -> bool:
-    """Whether the script failed or was killed; a limit, or Ctrl-C, is no failure."""
+    """Whether the script failed or was killed; a limit or Ctrl-C is not a failure."""
     return is_failure(summary) or summary.run.exit.reason in ("signal", "killed")
 
 
@@ -269,9 +269,9 @@ def cards(summary: RunSummary) -> tuple[list[Card], list[Card]]:
 
 def _card(number: int, finding: Finding, summary: RunSummary) -> Card:
     of_code = is_code(finding.advice)
-    facts = [] if is_of_headline(finding, summary) else [sentence(finding.title)]
+    measured = [] if is_of_headline(finding, summary) else [sentence(finding.title)]
     if finding.costliest:
-        facts.append(sentence(finding.costliest).removesuffix("."))
+        measured.append(sentence(finding.costliest).removesuffix("."))
     expected = speedup_words(finding, whole_of(summary)) or "not estimated"
     return Card(
         number=number,
@@ -281,7 +281,7 @@ def _card(number: int, finding: Finding, summary: RunSummary) -> Card:
         site=finding.site,
         code=finding.advice if of_code else "",
         advice="" if of_code else sentence(finding.advice),
-        facts=facts,
+        measured=measured,
         flag=finding.flag,
         notes=[note(words) for words in finding.cautions[:NOTES_SHOWN]],
         why=[
