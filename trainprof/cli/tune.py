@@ -12,6 +12,7 @@ from trainprof.cli.options import Format, FormatOption, at_least, seconds_betwee
 from trainprof.cli.output import complain, page_of, write
 from trainprof.cli.report import rendered
 from trainprof.cli.saved_runs import find_run
+from trainprof.record.run_directory import REPORT_HTML
 
 if TYPE_CHECKING:
     from trainprof.report.progress import TimedProgress
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED: Final = 130  # as a shell shows Ctrl-C
 _LEAST_STEPS: Final = 30
+_HTML: Final = f"Also write the result as an HTML page, {REPORT_HTML} in the run's directory."
 
 
 def tune(
@@ -66,6 +68,7 @@ def tune(
     ] = False,
     interval: options.IntervalIfGiven = None,
     format: FormatOption = Format.TERMINAL,
+    html: Annotated[bool, options.reporting("--html", help=_HTML)] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show no progress.")] = False,
     verbose: options.Verbose = False,
     debug: options.Debug = False,
@@ -101,6 +104,13 @@ def tune(
         complain(str(stopped), stopped.hint)
         return INTERRUPTED
     write(sys.stdout, rendered(summary, format, verbose=verbose))
+    if html:
+        from trainprof.cli.pages import write_page
+        from trainprof.report.html import tuned
+
+        path = run.directory.path / REPORT_HTML
+        write_page(path, tuned.render(summary))
+        write(sys.stderr, f"trainprof: wrote {path}\n")
     assert summary.tuning is not None
     return INTERRUPTED if summary.tuning.ended_by == STOPPED else 0
 

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from trainprof.analysis.summary.tune import FASTER, SLOWER
 from trainprof.report.text.units import is_known
 
+_CLASSES: Final = {FASTER: "faster", SLOWER: "slower"}
 _ROOM: Final = 1.06  # right of the longest bar
 # A wider interval is cut at the edge: its end says little, and the bars would be short.
 _WIDEST: Final = 1.6
@@ -16,6 +18,11 @@ _MOST_TICKS: Final = 4
 _TICK_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 _FULL: Final = 100.0
 _BAR_PX: Final = 18  # with the gap to the next one
+
+
+def class_of(verdict: str) -> str:
+    """Returns the CSS class of a verdict's bars and sentences."""
+    return _CLASSES.get(verdict, "noise")
 
 
 @dataclass(frozen=True, slots=True)

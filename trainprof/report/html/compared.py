@@ -6,19 +6,17 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
-from trainprof.analysis.summary.tune import FASTER, SLOWER, UNKNOWN
+from trainprof.analysis.summary.tune import UNKNOWN
 from trainprof.compare.comparability import GROUND, REMARK, SETTING, UNFINISHED, UNUSABLE, WORK
 from trainprof.compare.compared_run import ComparedRun
 from trainprof.compare.comparison import PASSED, Comparison, Metric, noise_of
 from trainprof.report import comparison as words
-from trainprof.report.html.bars import Bar, Chart, Reference, Row, chart
+from trainprof.report.html.bars import Bar, Chart, Reference, Row, chart, class_of
 from trainprof.report.html.page import environment
 from trainprof.report.text.safe_text import one_line
 from trainprof.report.text.units import NOT_MEASURED, count, seconds
 from trainprof.report.tune import VERDICT_WORDS
 
-# Of verdicts, as CSS classes of bars and sentences.
-CLASSES: Final = {FASTER: "faster", SLOWER: "slower"}
 _STEP: Final = "step_s"
 
 
@@ -44,7 +42,7 @@ def _section(comparison: Comparison) -> dict[str, Any]:
         "other": words.side(comparison.other),
         "name": _names(comparison.other),
         "headline": words.headline(comparison),
-        "verdict": CLASSES.get(comparison.verdict, "noise"),
+        "verdict": class_of(comparison.verdict),
         "warning": _line(words.warning(comparison)),
         "gate": None if gate is None else words.gate_line(comparison, gate),
         "gate_passed": gate is not None and gate.outcome == PASSED,
@@ -81,7 +79,7 @@ def _speed_chart(comparisons: Sequence[Comparison]) -> Chart | None:
     for comparison in comparisons:
         speedup = comparison.answer
         verdict, mid = comparison.verdict, speedup.mid
-        bar = Bar(CLASSES.get(verdict, "noise"), mid, speedup.low, speedup.high)
+        bar = Bar(class_of(verdict), mid, speedup.low, speedup.high)
         interval = words.interval_of(comparison)
         figure = NOT_MEASURED if mid is None else f"{mid:.3g}x"
         note = "no verdict" if verdict == UNKNOWN else VERDICT_WORDS[verdict]

@@ -16,8 +16,7 @@ from trainprof.analysis.summary.tune import (
     TrialSummary,
 )
 from trainprof.report import tune as words
-from trainprof.report.html.bars import Bar, Chart, Reference, Row, chart
-from trainprof.report.html.compared import CLASSES
+from trainprof.report.html.bars import Bar, Chart, Reference, Row, chart, class_of
 from trainprof.report.html.page import environment
 from trainprof.report.text.safe_text import with_safe_text
 from trainprof.report.text.units import is_known
@@ -76,7 +75,7 @@ def _row(trial: TrialSummary, best: Recommended | None) -> Row:
     predicted, forecast = _prediction(trial)
     if trial.outcome != OK or speedup is None:
         return Row(words.name_of(trial), (), word or "not measured", "", forecast, predicted)
-    bar = Bar(CLASSES.get(trial.verdict, "noise"), speedup.mid, speedup.low, speedup.high)
+    bar = Bar(class_of(trial.verdict), speedup.mid, speedup.low, speedup.high)
     interval = words.between(speedup.low, speedup.high)
     spread = "" if bar.low is None else f" ({interval})"
     figure = f"{words.times(speedup.mid)}{spread}"
