@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import shlex
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +30,9 @@ if TYPE_CHECKING:
 # Renders what is written to stderr after the run.
 Page = Callable[["RunSummary", FinishedRun], str]
 
-
+_STARTED_S: Final = 3.0
+_NICE: Final = 10
+_REPORT_MODULES: Final = ("trainprof.findings.summarize", "trainprof.report.page.page")
 _LINES: Final = "Time lines too, as trainprof lines does; this slows the script."
 
 
@@ -51,9 +57,14 @@ def run_to_end(
 ) -> NoReturn:
     """Runs the script, saves the summary, writes a page to stderr and exits as the script did."""
     bar = Working(None if order.quiet else sys.stderr, "analysing the run")
+
+    def at_start(directory: RunDirectory) -> None:
+        _announce(directory, order, has_lines=lines is not None)
+        threading.Thread(target=_import_report, name="trainprof-imports", daemon=True).start()
+
     finished = launch(
         replace(order.run, lines=lines),
-        at_start=lambda directory: _announce(directory, order, has_lines=lines is not None),
+        at_start=at_start,
         at_end=lambda directory, outcome: _give_up_report_at_signal(directory, outcome, bar),
         progress=lambda line: write_line(sys.stderr, line),
     )
@@ -71,6 +82,18 @@ def run_to_end(
             hint=f"the recording is in {finished.directory.path}",
         )
     mirror_exit(finished.outcome)
+
+
+def _import_report() -> None:
+    """Imports what the report needs while the script runs, for it to follow the script at once.
+
+    Not at its start, and with little of a core that the script uses too.
+    """
+    time.sleep(_STARTED_S)
+    with contextlib.suppress(Exception):  # the report itself imports it again, and says what fails
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        for module in _REPORT_MODULES:
+            importlib.import_module(module)
 
 
 def _announce(directory: RunDirectory, order: Order, *, has_lines: bool) -> None:
