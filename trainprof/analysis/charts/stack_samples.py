@@ -1,0 +1,232 @@
+"""Stack samples as a flame graph: the training thread, loaders' workers, other sampled threads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from trainprof.analysis.run.metadata import Metadata, Sites, integers
+from trainprof.analysis.stacks.hot_lines import FETCH, TRAINING_THREAD
+from trainprof.analysis.stacks.samples import library_call, sampled_threads, thread_samples
+from trainprof.analysis.summary.charts import BETWEEN, NO_LINE, RARER, UNKNOWN_LINE, Stacks
+from trainprof.analysis.summary.run import LEDGER_KEYS
+from trainprof.analysis.timeline.intervals import EVER, Coverage
+from trainprof.analysis.timeline.ledger import KEY, Window
+from trainprof.record.schema import FETCHED, KEPT_FRAMES, Kind, Topic
+
+if TYPE_CHECKING:
+    from trainprof.analysis.run.analysed import Analysed
+    from trainprof.analysis.stacks.loss_in_loop import SampledLoop
+    from trainprof.analysis.stacks.samples import StackSamples
+    from trainprof.analysis.timeline.events import Bool, Events, Int64
+
+WORKERS: Final = "workers"
+MAIN_THREAD: Final = "main"
+# A sample stands for the time since the last one, up to this: a fork takes none.
+_LONGEST_NS: Final = 500_000_000
+# Of a thread's first sample: the sampler's period at first.
+_FIRST_NS: Final = 40_000_000
+_MOST_STACKS: Final = 5_000
+# Of those, reserved for what rarer stacks have in common.
+_COMMON_STACKS: Final = 500
+_UNKNOWN: Final = -1
+_PHASES: Final = (*LEDGER_KEYS, FETCH)
+
+_PROBES: Final = re.compile(r"[\\/]trainprof[\\/](?:inside|findings|record)[\\/]")
+
+# (function, place).
+Frame = tuple[str, str]
+_FETCH_FRAME: Final = ("fetch", "torch.utils.data")
+_IMPORT_MACHINERY: Final = "importlib"
+
+
+def stacks_of(run: Analysed, loop: SampledLoop) -> Stacks:
+    """Returns the samples of the run, or of its part, by thread and phase.
+
+    Every moment at which a sample was due counts, for its phase at that moment: late samples do not
+    bias a phase's time. A sample stands for the time since the thread's last one, because later
+    ones are farther apart. Its stack counts only where the thread had not continued (`is_known`):
+    the GIL was free, or was held by Python code or one long C call. Other samples are UNKNOWN_LINE:
+    they met the next code that releases the GIL, such as reading a file. So a function's share of
+    a phase is at least what is shown, and at most that and the phase's UNKNOWN_LINE. Before and
+    after the loop all samples count where they were met, as in outside_loop.py: imports and lines
+    there take much longer than a sample is late.
+
+    Of workers only samples inside a fetch count.
+    """
+    samples, window = _Counted(), run.timeline.window
+    process = run.process
+    names = _StackNames(run.metadata, run.sites())
+    for thread in sampled_threads(process.details):
+        is_training = thread == run.timeline.thread
+        taken = loop.samples if is_training else thread_samples(process.details, thread)
+        phase = _phases(loop, taken)
+        if is_training:
+            name = TRAINING_THREAD
+        else:
+            name = MAIN_THREAD if thread == process.main_thread else f"thread {thread}"
+            fetches = _fetches(run.timeline.all_events, thread)
+            phase[_is_inside(fetches, taken.wanted_ns)] = _PHASES.index(FETCH)
+        samples.add(name, names, taken, phase, window)
+    for log in process.workers:
+        metadata = Metadata({topic: log.texts_of(topic) for topic in (Topic.STACK, Topic.SITE)})
+        names = _StackNames(metadata, metadata.sites(run.recording.manifest.get("cwd")))
+        for thread in sampled_threads(log.details):
+            taken = thread_samples(log.details, thread)
+            is_here = _is_inside(_fetches(log.events, thread), taken.wanted_ns)
+            phase = np.where(is_here, _PHASES.index(FETCH), -1)
+            samples.add(WORKERS, names, taken, phase, window)
+    return samples.stacks()
+
+
+def _phases(loop: SampledLoop, samples: StackSamples) -> Int64:
+    """Returns the phase that training was in when each sample was due, an index of _PHASES."""
+    window = loop.parts.window
+    whole = Window(window.start, window.start, window.end, window.end)
+    _, phase = replace(loop.parts, window=whole).keys_of(samples)
+    is_uncovered = phase == KEY["other"]
+    phase[is_uncovered & (samples.wanted_ns < window.loop_start)] = KEY["startup"]
+    phase[is_uncovered & (samples.wanted_ns >= window.loop_end)] = KEY["shutdown"]
+    return phase
+
+
+def _fetches(events: Events, thread: int) -> Coverage:
+    own = events.where(events.is_kind(Kind.FETCH) & (events.thread == thread))
+    return Coverage.of(np.stack((own.start, own.end), axis=1), EVER)
+
+
+def _is_inside(spans: Coverage, times: Int64) -> Bool:
+    is_inside: Bool = spans.inside_ns(times, times + 1) > 0
+    return is_inside
+
+
+class _Counted:
+    """Equal stacks added up: samples and ns, by thread, phase and frames, outermost first."""
+
+    def __init__(self) -> None:
+        self._spent: dict[tuple[str, str, tuple[Frame, ...]], tuple[int, float]] = {}
+
+    def add(
+        self,
+        thread: str,
+        names: _StackNames,
+        samples: StackSamples,
+        phase: Int64,
+        window: Window,
+    ) -> None:
+        """Adds a thread's samples in a window.
+
+        Args:
+            phase: Index of _PHASES, -1 for samples that are left out; shape (n,).
+        """
+        wanted = samples.wanted_ns
+        is_outside = np.isin(phase, [KEY["startup"], KEY["shutdown"]])
+        since = np.diff(wanted, prepend=wanted[:1] - _FIRST_NS)
+        is_here = (phase >= 0) & (wanted >= window.start) & (wanted < window.end)
+        stack = np.where(samples.is_known | is_outside, samples.stack, _UNKNOWN)[is_here]
+        pairs, which = np.unique(
+            np.stack((phase[is_here], stack), axis=1), axis=0, return_inverse=True
+        )
+        which = which.ravel()
+        count = np.bincount(which)
+        spent_ns = np.bincount(which, weights=np.clip(since, 0, _LONGEST_NS)[is_here])
+        for (key, number), n, ns in zip(
+            pairs.tolist(), count.tolist(), spent_ns.tolist(), strict=True
+        ):
+            self._add((thread, _PHASES[key], names.frames(number)), n, ns)
+
+    def _add(self, key: tuple[str, str, tuple[Frame, ...]], samples: int, ns: float) -> None:
+        before, before_ns = self._spent.get(key, (0, 0.0))
+        self._spent[key] = before + samples, before_ns + ns
+
+    def stacks(self) -> Stacks:
+        self._fold_rare()
+        numbers: dict[Frame, int] = {}
+        stacks = [
+            (
+                thread,
+                phase,
+                samples,
+                [numbers.setdefault(frame, len(numbers)) for frame in frames],
+                ns / 1e9,
+            )
+            for (thread, phase, frames), (samples, ns) in self._spent.items()
+        ]
+        return Stacks(frames=list(numbers), stacks=sorted(stacks, key=lambda stack: -stack[4]))
+
+    def _fold_rare(self) -> None:
+        """Cuts the rarest stacks of too many down to a few outer frames, and adds them up."""
+        if len(self._spent) <= _MOST_STACKS:
+            return
+        in_order = sorted(self._spent.items(), key=lambda item: -item[1][1])
+        kept = _MOST_STACKS - _COMMON_STACKS
+        rare = in_order[kept:]
+        for depth in (8, 4, 2, 1, 0):
+            folded = _Counted()
+            for (thread, phase, frames), spent in rare:
+                cut = frames if len(frames) <= depth else (*frames[:depth], (RARER, ""))
+                folded._add((thread, phase, cut), *spent)
+            if len(folded._spent) <= _COMMON_STACKS:
+                break
+        self._spent = dict(in_order[:kept])
+        for key, spent in folded._spent.items():
+            self._add(key, *spent)
+
+
+class _StackNames:
+    """Frames of a process's stacks, by the id of their STACK text; nothing in it is trusted."""
+
+    def __init__(self, metadata: Metadata, sites: Sites) -> None:
+        self._stacks: Mapping[int, Any] = metadata.texts[Topic.STACK]
+        self._places: Mapping[int, Any] = metadata.texts[Topic.SITE]
+        self._sites = sites
+
+    def frames(self, stack: int) -> tuple[Frame, ...]:
+        """Returns the frames of a stack, outermost first: the user's, and libraries' below them."""
+        if stack == _UNKNOWN:
+            return ((UNKNOWN_LINE, ""),)
+        text = self._stacks.get(stack)
+        text = text if isinstance(text, list) else []
+        numbers = [n for n in text if isinstance(n, int)]
+        frames = [self._frame(n) for n in reversed(numbers)]
+        if len(numbers) == 2 * KEPT_FRAMES:
+            frames.insert(KEPT_FRAMES, (BETWEEN, ""))
+        frames += self._libraries(text, is_all=not frames)
+        return tuple(frames) or ((NO_LINE, ""),)
+
+    def _frame(self, number: int) -> Frame:
+        if number == FETCHED:
+            return _FETCH_FRAME
+        place = self._places.get(number)
+        name = str(place[2]) if isinstance(place, list) and len(place) > 2 else ""
+        return name, self._sites[number]
+
+    def _libraries(self, text: list[Any], *, is_all: bool) -> Iterator[Frame]:
+        """Returns the library functions that a stack ends in.
+
+        With `is_all` also the one that is outermost in a stack without frames of the user.
+        """
+        for item in text:
+            if not isinstance(item, list):
+                continue
+            if len(item) == 2 and any(isinstance(name, str) for name in item):
+                imported, caller = item
+                if isinstance(imported, str):
+                    yield f"import {imported}".strip(), imported or _IMPORT_MACHINERY
+                elif is_all:
+                    package, _, function = caller.partition(".")
+                    yield function, package
+            else:
+                for place in map(self._places.get, integers(item)):
+                    if not _is_ours(place):
+                        module, _, function = library_call(place).partition(" (")
+                        yield function.removesuffix(")"), module
+
+
+def _is_ours(place: Any) -> bool:
+    """Whether a place is in a probe: imports and garbage collections run some."""
+    return isinstance(place, list) and _PROBES.search(str(place[:1])) is not None
