@@ -14,6 +14,8 @@ _CLASSES: Final = {FASTER: "faster", SLOWER: "slower"}
 _ROOM: Final = 1.06  # right of the longest bar
 # A wider interval is cut at the edge: its end says little, and the bars would be short.
 _WIDEST: Final = 1.6
+# Predictions and references further away do not make the bars short.
+_FARTHEST: Final = 4.0
 _MOST_TICKS: Final = 4
 _TICK_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 _FULL: Final = 100.0
@@ -112,26 +114,24 @@ class Chart:
 
     @property
     def has_predictions(self) -> bool:
-        return any(row.predicted is not None for row in self.rows)
+        """Whether a predicted range is drawn."""
+        return any(row.predicted and row.predicted[0] < self.top for row in self.rows)
 
 
 def chart(
     rows: Iterable[Row], written: Callable[[float], str], references: Iterable[Reference] = ()
 ) -> Chart:
-    """Returns rows on the scale that shows all values, and their intervals unless very wide.
-
-    A reference further away than those does not lengthen the scale.
-    """
+    """Returns rows on the scale that shows all values, and what else is not too far away."""
     rows, references = list(rows), list(references)
-    values = [bar.value for row in rows for bar in row.bars if is_known(bar.value)]
-    longest = max(values, default=0.0)
-    ends = [bar.high for row in rows for bar in row.bars] + [
-        row.predicted[1] for row in rows if row.predicted is not None
+    bars = [bar for row in rows for bar in row.bars]
+    longest = max((bar.value for bar in bars if is_known(bar.value)), default=0.0)
+    predicted = [row.predicted[1] for row in rows if row.predicted is not None]
+    bounds = [*predicted, *(reference.value for reference in references)]
+    ends = [
+        *(bar.high for bar in bars if is_known(bar.high) and bar.high <= _WIDEST * longest),
+        *(bound for bound in bounds if bound <= _FARTHEST * longest or longest <= 0),
     ]
-    ends += [reference.value for reference in references]
-    limit = _WIDEST * longest if longest > 0 else math.inf
-    longest = max([longest, *(end for end in ends if is_known(end) and end <= limit)])
-    top = longest * _ROOM if longest > 0 else 1.0
+    top = max(longest, *ends, 0.0) * _ROOM or 1.0
     return Chart(rows, references, [(tick, written(tick)) for tick in _ticks(top)], top)
 
 

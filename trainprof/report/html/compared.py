@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
-from trainprof.analysis.summary.tune import UNKNOWN
+from trainprof.analysis.summary.tune import TOO_NOISY, UNKNOWN
 from trainprof.compare.comparability import GROUND, REMARK, SETTING, UNFINISHED, UNUSABLE, WORK
 from trainprof.compare.compared_run import ComparedRun
 from trainprof.compare.comparison import PASSED, Comparison, Metric, noise_of
@@ -80,11 +80,12 @@ def _speed_chart(comparisons: Sequence[Comparison]) -> Chart | None:
         speedup = comparison.answer
         verdict, mid = comparison.verdict, speedup.mid
         bar = Bar(class_of(verdict), mid, speedup.low, speedup.high)
-        interval = words.interval_of(comparison)
         figure = NOT_MEASURED if mid is None else f"{mid:.3g}x"
+        if bar.low is not None and bar.high is not None:
+            is_usable = bar.high <= TOO_NOISY * bar.low
+            figure += f" ({words.interval_of(comparison) if is_usable else 'too noisy'})"
         note = "no verdict" if verdict == UNKNOWN else VERDICT_WORDS[verdict]
-        spread = f"({interval})" if interval else ""
-        rows.append(Row(_names(comparison.other), (bar,), f"{figure} {spread}".strip(), note))
+        rows.append(Row(_names(comparison.other), (bar,), figure, note))
     if not any(bar.value for row in rows for bar in row.bars):
         return None
     return chart(rows, lambda value: f"{value:g}x", [Reference("BASE", 1.0, "1x")])
@@ -115,7 +116,7 @@ def _parts_chart(comparison: Comparison) -> Chart | None:
 def _pair(metric: Metric) -> Row:
     row, base = words.row(metric), metric.base
     low, high = (
-        None if base is None or bound is None else base * (1 + bound)
+        None if base is None or bound is None or not row.interval else base * (1 + bound)
         for bound in (metric.low, metric.high)
     )
     bars = Bar("base", base), Bar("other", metric.other, low, high)
