@@ -26,7 +26,7 @@ from trainprof.analysis.summary.tune import CEILING, FAILED, LOADER_ALONE, Times
 from trainprof.compare.comparison import Comparison, compare
 from trainprof.report import comparison as compared_words
 from trainprof.report.html import compared, tuned
-from trainprof.report.html.bars import Bar, Reference, Row, chart
+from trainprof.report.html.bars import Bar, BarRow, Reference, chart
 from trainprof.report.text.units import seconds
 from trainprof.tune.results import summary_of_tune
 
@@ -94,16 +94,21 @@ def changed(summary: RunSummary, trial: str, /, **changes: object) -> RunSummary
 
 
 def test_a_scale_shows_all_values_and_cuts_very_wide_intervals():
-    rows = [Row("a", (Bar("noise", 4.0, 3.0, 5.0),), "4x"), Row("b", (Bar("noise", None),), "-")]
+    rows = [
+        BarRow("a", (Bar("noise", 4.0, 3.0, 5.0),), "4x"),
+        BarRow("b", (Bar("noise", None),), "-"),
+    ]
     shown = chart(rows, str, [Reference("ceiling", 21.0, "21x")])
     assert shown.top == pytest.approx(5.3)
     assert (shown.at(0.0), shown.at(2.65), shown.at(99.0)) == (0.0, 50.0, 100.0)
     assert shown.is_beyond(21.0)
     assert not shown.is_beyond(5.0)
-    wide = chart([Row("a", (Bar("noise", 4.0, 0.1, 400.0),), "4x")], str)
+    wide = chart([BarRow("a", (Bar("noise", 4.0, 0.1, 400.0),), "4x")], str)
     assert wide.is_beyond(400.0)
     assert wide.top == pytest.approx(4.24)
-    ticks = [[tick for tick, _ in chart([Row("", (Bar("", top),), "")], str).ticks] for top in TOPS]
+    ticks = [
+        [tick for tick, _ in chart([BarRow("", (Bar("", top),), "")], str).ticks] for top in TOPS
+    ]
     assert all(3 <= len(each) <= 5 and each[0] == 0 and each[-1] > 0 for each in ticks)
 
 

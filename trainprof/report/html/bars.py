@@ -10,6 +10,8 @@ from typing import Final
 from trainprof.analysis.summary.tune import FASTER, SLOWER
 from trainprof.report.text.units import is_known
 
+# The legend of a chart of verdicts.
+VERDICTS: Final = (("faster", "faster"), ("slower", "slower"), ("noise", "not certain"))
 _CLASSES: Final = {FASTER: "faster", SLOWER: "slower"}
 _ROOM: Final = 1.06  # right of the longest bar
 # A wider interval is cut at the edge: its end says little, and the bars would be short.
@@ -23,7 +25,7 @@ _BAR_PX: Final = 18  # with the gap to the next one
 
 
 def class_of(verdict: str) -> str:
-    """Returns the CSS class of a verdict's bars and sentences."""
+    """Returns the CSS class of a verdict's bars."""
     return _CLASSES.get(verdict, "noise")
 
 
@@ -44,7 +46,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BarRow:
     """A line of a chart.
 
     Attributes:
@@ -90,7 +92,7 @@ class Reference:
 class Chart:
     """Rows on a scale from 0 to `top`, with ticks as values and words."""
 
-    rows: list[Row]
+    rows: list[BarRow]
     references: list[Reference]
     ticks: list[tuple[float, str]]
     top: float
@@ -119,7 +121,7 @@ class Chart:
 
 
 def chart(
-    rows: Iterable[Row], written: Callable[[float], str], references: Iterable[Reference] = ()
+    rows: Iterable[BarRow], written: Callable[[float], str], references: Iterable[Reference] = ()
 ) -> Chart:
     """Returns rows on the scale that shows all values, and what else is not too far away."""
     rows, references = list(rows), list(references)

@@ -189,7 +189,9 @@ def _figures_without_steps(summary: RunSummary) -> list[Figure]:
         part = parts_of(summary, [longest])[0]
         share = percent(share_of(part.seconds, whole_s))
         numbers.append(Figure(part.label, seconds(part.seconds), f"{share} of the run"))
-    memory_bytes = number_at(summary.system.memory if summary.system else None, "tree_rss_bytes", "max")
+    memory_bytes = number_at(
+        summary.system.memory if summary.system else None, "tree_rss_bytes", "max"
+    )
     if memory_bytes is not None:
         numbers.append(Figure("peak memory", byte_count(memory_bytes)))
     return numbers
@@ -213,7 +215,12 @@ def step_bar(summary: RunSummary) -> StackedBar | None:
     unit = table.run_unit
     by_label = {part.label: part.keys for part in parts_of(summary, LEDGER_KEYS)}
     parts = _placed(
-        (row.label, _key(by_label.get(row.label, ())), row.share, (f"{row.seconds} {unit}", row.percent))
+        (
+            row.label,
+            _key(by_label.get(row.label, ())),
+            row.share,
+            (f"{row.seconds} {unit}", row.percent),
+        )
         for row in table.rows
     )
     return StackedBar("The whole run", f"{table.total.seconds} {unit}", parts)

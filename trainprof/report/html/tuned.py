@@ -16,12 +16,13 @@ from trainprof.analysis.summary.tune import (
     TrialSummary,
 )
 from trainprof.report import tune as words
-from trainprof.report.html.bars import Bar, Chart, Reference, Row, chart, class_of
+from trainprof.report.html.bars import VERDICTS, Bar, BarRow, Chart, Reference, chart, class_of
+from trainprof.report.html.blocks import Block, Row
 from trainprof.report.html.page import environment
+from trainprof.report.text.layout import Column
 from trainprof.report.text.safe_text import with_safe_text
 from trainprof.report.text.units import is_known
 
-_FAILED: Final = "Failed"
 _BOUNDS: Final = (BASELINE, CEILING, LOADER_ALONE)
 _HELD: Final = {True: "held", False: "missed", None: "undecided"}
 
@@ -30,27 +31,44 @@ def render(summary: RunSummary) -> str:
     """Returns a `tune` run as one HTML page."""
     summary = with_safe_text(summary)
     assert summary.tuning is not None
-    remarks = [(label, words.sentence(text)) for label, text in words.remarks(summary)]
-    return (
-        environment()
-        .get_template("tune.html.j2")
-        .render(
-            title=f"{summary.run.name}: settings tried by trainprof tune",
-            name=summary.run.name,
-            headline=words.headline(summary),
-            effort=f"{words.effort(summary, summary.tuning)}.",
-            script=shlex.join(summary.run.command),
-            best=summary.recommended,
-            chart=_speed_chart(summary.trials, summary.recommended),
-            remarks=[pair for pair in remarks if pair[0] != _FAILED],
-            failed=[text for label, text in remarks if label == _FAILED],
-            columns=(*words.TITLES, "result"),
-            rows=[
-                (words.name_of(row), (*words.cells(row), words.result_word(row)))
-                for row in summary.trials
-            ],
-            command=words.next_command(summary),
-        )
+    shown, notes = _speed_chart(summary.trials, summary.recommended), _notes(summary)
+    template = environment().get_template("tune.html.j2")
+    return template.render(
+        title=f"{summary.run.name}: settings tried by trainprof tune",
+        links=[
+            *([("speed", "Speed")] if shown is not None else []),
+            *([("notes", "Notes")] if notes.rows else []),
+            ("trials", "All trials"),
+        ],
+        headline=words.headline(summary),
+        effort=f"{summary.run.name}: {words.effort(summary, summary.tuning)}.",
+        command_line=shlex.join(summary.run.command),
+        best=summary.recommended,
+        command=words.next_command(summary),
+        chart=shown,
+        verdicts=VERDICTS,
+        notes=notes,
+        trials=_trials(summary.trials),
+    )
+
+
+def _notes(summary: RunSummary) -> Block:
+    rows: list[Row] = []
+    for label, text in words.remarks(summary):
+        if not rows or rows[-1].label != label:
+            rows.append(Row(label))
+        rows[-1].texts.append(words.sentence(text))
+    return Block(rows=rows)
+
+
+def _trials(trials: list[TrialSummary]) -> Block:
+    figures = zip(*map(words.cells, trials), strict=True)
+    return Block(
+        [
+            Column("setting", [words.name_of(trial) for trial in trials], is_number=False),
+            *map(Column, words.TITLES, figures),
+            Column("result", [words.result_word(trial) for trial in trials], is_number=False),
+        ]
     )
 
 
@@ -70,11 +88,11 @@ def _speed_chart(trials: list[TrialSummary], best: Recommended | None) -> Chart 
     return chart(rows, lambda value: f"{value:g}x", references)
 
 
-def _row(trial: TrialSummary, best: Recommended | None) -> Row:
+def _row(trial: TrialSummary, best: Recommended | None) -> BarRow:
     speedup, word = trial.speedup, words.result_word(trial)
     predicted, forecast = _prediction(trial)
     if trial.outcome != OK or speedup is None:
-        return Row(words.name_of(trial), (), word or "not measured", "", forecast, predicted)
+        return BarRow(words.name_of(trial), (), word or "not measured", "", forecast, predicted)
     bar = Bar(class_of(trial.verdict), speedup.mid, speedup.low, speedup.high)
     interval = words.between(speedup.low, speedup.high)
     spread = "" if bar.low is None else f" ({interval})"
@@ -82,7 +100,7 @@ def _row(trial: TrialSummary, best: Recommended | None) -> Row:
     if trial.against or (best is not None and best.name == trial.name):
         advice = "not recommended" if trial.against else "recommended"
         word = f"{word}, {advice}" if word else advice
-    return Row(words.name_of(trial), (bar,), figure, word, forecast, predicted)
+    return BarRow(words.name_of(trial), (bar,), figure, word, forecast, predicted)
 
 
 def _prediction(trial: TrialSummary) -> tuple[tuple[float, float] | None, str]:
