@@ -9,18 +9,19 @@ import numpy as np
 from trainprof.analysis.charts.events import Longest, evaluated_lines, events_of, slow_fetches
 from trainprof.analysis.charts.lanes import lanes_of
 from trainprof.analysis.charts.machine import machine_of
+from trainprof.analysis.charts.stack_samples import stacks_of
 from trainprof.analysis.charts.step_bins import step_bins, step_histogram
 from trainprof.analysis.device.devices import overlap_of
 from trainprof.analysis.loading.batch_preparation import batch_preparation
 from trainprof.analysis.run.run_numbers import FirstProcess, first_analysed
 from trainprof.analysis.stacks.loss_in_loop import sampled_loop
-from trainprof.analysis.summary.charts import MAX_SPANS, Charts, Span, Stacks
+from trainprof.analysis.summary.charts import MAX_SPANS, Charts, Span
 from trainprof.analysis.timeline.iterations import epoch_starts
 from trainprof.analysis.timeline.step_table import attributed, step_table
 
 if TYPE_CHECKING:
     from trainprof.analysis.run.analysed import Analysed
-    from trainprof.analysis.summary.charts import Lane
+    from trainprof.analysis.summary.charts import Lane, Stacks
     from trainprof.analysis.timeline.events import Int64
     from trainprof.analysis.timeline.step_table import StepTable
     from trainprof.record.run_directory import RunDirectory
@@ -47,7 +48,7 @@ def charts_of(
         return None
     # First: fetches and the ledger's tables of a long run would not fit in memory together.
     fetches, lane_edges, lanes = _workers(run)
-    table = _step_table(run)
+    table, stacks = _steps_and_stacks(run)
     machine, histograms = machine_of(run)
     if len(table):
         histograms = [step_histogram(table), *histograms]
@@ -61,7 +62,7 @@ def charts_of(
         histograms=histograms,
         lane_edges_s=(lane_edges - run.origin_ns) / 1e9,
         lanes=lanes,
-        stacks=Stacks(frames=[], stacks=[]),
+        stacks=stacks,
         part=run.part,
         start_s=(window.start - run.origin_ns) / 1e9,
         rank=rank if process.has_ranks and isinstance(rank, int) else None,
@@ -73,12 +74,13 @@ def _workers(run: Analysed) -> tuple[Longest, Int64, list[Lane]]:
     return slow_fetches(run, preparation), *lanes_of(run, preparation)
 
 
-def _step_table(run: Analysed) -> StepTable:
-    """Returns the steps as the summary has them."""
+def _steps_and_stacks(run: Analysed) -> tuple[StepTable, Stacks]:
+    """Returns the steps as the summary has them, and the stack samples."""
     overlap = overlap_of(run)
     waits = None if overlap is None else overlap.waits()
     loop = sampled_loop(run, attributed(run.timeline, run.metadata, waits))
-    return step_table(run.timeline, loop.parts.attribution, run.metadata)
+    table = step_table(run.timeline, loop.parts.attribution, run.metadata)
+    return table, stacks_of(run, loop)
 
 
 def _spans(process: FirstProcess, steps: StepTable) -> list[Span]:

@@ -12,7 +12,14 @@ import numpy as np
 from trainprof.analysis.run.metadata import Metadata, Sites, integers
 from trainprof.analysis.stacks.hot_lines import FETCH, TRAINING_THREAD
 from trainprof.analysis.stacks.samples import library_call, sampled_threads, thread_samples
-from trainprof.analysis.summary.charts import BETWEEN, NO_LINE, RARER, UNKNOWN_LINE, Stacks
+from trainprof.analysis.summary.charts import (
+    BETWEEN,
+    MET_LATE,
+    NO_LINE,
+    RARER,
+    UNKNOWN_LINE,
+    Stacks,
+)
 from trainprof.analysis.summary.run import LEDGER_KEYS
 from trainprof.analysis.timeline.intervals import EVER, Coverage
 from trainprof.analysis.timeline.ledger import KEY, Window
@@ -33,8 +40,10 @@ _FIRST_NS: Final = 40_000_000
 _MOST_STACKS: Final = 5_000
 # Of those, reserved for what rarer stacks have in common.
 _COMMON_STACKS: Final = 500
-_UNKNOWN: Final = -1
+_KNOWN, _LATE, _UNKNOWN = range(3)
+_ENDS: Final = ((), ((MET_LATE, ""),), ((UNKNOWN_LINE, ""),))
 _PHASES: Final = (*LEDGER_KEYS, FETCH)
+_FETCH: Final = _PHASES.index(FETCH)
 
 _PROBES: Final = re.compile(r"[\\/]trainprof[\\/](?:inside|findings|record)[\\/]")
 
@@ -49,59 +58,65 @@ def stacks_of(run: Analysed, loop: SampledLoop) -> Stacks:
 
     Every moment at which a sample was due counts, for its phase at that moment: late samples do not
     bias a phase's time. A sample stands for the time since the thread's last one, because later
-    ones are farther apart. Its stack counts only where the thread had not continued (`is_known`):
-    the GIL was free, or was held by Python code or one long C call. Other samples are UNKNOWN_LINE:
-    they met the next code that releases the GIL, such as reading a file. So a function's share of
-    a phase is at least what is shown, and at most that and the phase's UNKNOWN_LINE. Before and
-    after the loop all samples count where they were met, as in outside_loop.py: imports and lines
-    there take much longer than a sample is late.
+    ones are farther apart. Its stack is known where the thread had not continued (`is_known`): the
+    GIL was free, or was held by Python code or one long C call. Other samples met the next code
+    that released the GIL, such as reading a file: theirs end in MET_LATE, or are UNKNOWN_LINE if
+    the phase is another by then. So a function's share of a phase is at least that of its stacks
+    without MET_LATE, and at most that and all late samples of the phase. Before and after the loop
+    all samples count as known, as in outside_loop.py: imports and lines there take much longer than
+    a sample is late.
 
     Of workers only samples inside a fetch count.
     """
-    samples, window = _Counted(), run.timeline.window
+    counted, window = _Counted(), run.timeline.window
     process = run.process
     names = _StackNames(run.metadata, run.sites())
     for thread in sampled_threads(process.details):
         is_training = thread == run.timeline.thread
-        taken = loop.samples if is_training else thread_samples(process.details, thread)
-        phase = _phases(loop, taken)
+        samples = loop.samples if is_training else thread_samples(process.details, thread)
+        phases = _phases(loop, samples)
         if is_training:
             name = TRAINING_THREAD
         else:
             name = MAIN_THREAD if thread == process.main_thread else f"thread {thread}"
-            fetches = _fetches(run.timeline.all_events, thread)
-            phase[_is_inside(fetches, taken.wanted_ns)] = _PHASES.index(FETCH)
-        samples.add(name, names, taken, phase, window)
+            phases = np.where(
+                _is_fetching(run.timeline.all_events, thread, samples), _FETCH, phases
+            )
+        counted.add(name, names, samples, phases, window)
     for log in process.workers:
         metadata = Metadata({topic: log.texts_of(topic) for topic in (Topic.STACK, Topic.SITE)})
         names = _StackNames(metadata, metadata.sites(run.recording.manifest.get("cwd")))
         for thread in sampled_threads(log.details):
-            taken = thread_samples(log.details, thread)
-            is_here = _is_inside(_fetches(log.events, thread), taken.wanted_ns)
-            phase = np.where(is_here, _PHASES.index(FETCH), -1)
-            samples.add(WORKERS, names, taken, phase, window)
-    return samples.stacks()
+            samples = thread_samples(log.details, thread)
+            phases = np.where(_is_fetching(log.events, thread, samples), _FETCH, -1)
+            counted.add(WORKERS, names, samples, phases, window)
+    return counted.stacks()
 
 
 def _phases(loop: SampledLoop, samples: StackSamples) -> Int64:
-    """Returns the phase that training was in when each sample was due, an index of _PHASES."""
+    """Returns the phases that training was in when samples were taken and due, shape (2, n)."""
     window = loop.parts.window
     whole = Window(window.start, window.start, window.end, window.end)
-    _, phase = replace(loop.parts, window=whole).keys_of(samples)
-    is_uncovered = phase == KEY["other"]
-    phase[is_uncovered & (samples.wanted_ns < window.loop_start)] = KEY["startup"]
-    phase[is_uncovered & (samples.wanted_ns >= window.loop_end)] = KEY["shutdown"]
-    return phase
+    phases = np.stack(replace(loop.parts, window=whole).keys_of(samples))
+    times, is_uncovered = _times(samples), phases == KEY["other"]
+    phases[is_uncovered & (times < window.loop_start)] = KEY["startup"]
+    phases[is_uncovered & (times >= window.loop_end)] = KEY["shutdown"]
+    return phases
 
 
-def _fetches(events: Events, thread: int) -> Coverage:
-    own = events.where(events.is_kind(Kind.FETCH) & (events.thread == thread))
-    return Coverage.of(np.stack((own.start, own.end), axis=1), EVER)
+def _is_fetching(events: Events, thread: int, samples: StackSamples) -> Bool:
+    """Returns whether a thread prepared a batch when samples were taken and due, shape (2, n)."""
+    own, times = (
+        events.where(events.is_kind(Kind.FETCH) & (events.thread == thread)),
+        _times(samples),
+    )
+    fetches = Coverage.of(np.stack((own.start, own.end), axis=1), EVER)
+    is_fetching: Bool = fetches.inside_ns(times, times + 1) > 0
+    return is_fetching
 
 
-def _is_inside(spans: Coverage, times: Int64) -> Bool:
-    is_inside: Bool = spans.inside_ns(times, times + 1) > 0
-    return is_inside
+def _times(samples: StackSamples) -> Int64:
+    return np.stack((samples.taken_ns, samples.wanted_ns))
 
 
 class _Counted:
@@ -115,29 +130,28 @@ class _Counted:
         thread: str,
         names: _StackNames,
         samples: StackSamples,
-        phase: Int64,
+        phases: Int64,
         window: Window,
     ) -> None:
         """Adds a thread's samples in a window.
 
         Args:
-            phase: Index of _PHASES, -1 for samples that are left out; shape (n,).
+            phases: When they were taken and due, indices of _PHASES, shape (2, n); samples of -1
+                are left out.
         """
-        wanted = samples.wanted_ns
-        is_outside = np.isin(phase, [KEY["startup"], KEY["shutdown"]])
+        (met, phase), wanted = phases, samples.wanted_ns
         since = np.diff(wanted, prepend=wanted[:1] - _FIRST_NS)
+        is_known = samples.is_known | np.isin(phase, [KEY["startup"], KEY["shutdown"]])
+        end = np.select([is_known, met == phase], [_KNOWN, _LATE], _UNKNOWN)
+        columns = np.stack((phase, np.where(end == _UNKNOWN, 0, samples.stack), end), axis=1)
         is_here = (phase >= 0) & (wanted >= window.start) & (wanted < window.end)
-        stack = np.where(samples.is_known | is_outside, samples.stack, _UNKNOWN)[is_here]
-        pairs, which = np.unique(
-            np.stack((phase[is_here], stack), axis=1), axis=0, return_inverse=True
-        )
+        rows, which = np.unique(columns[is_here], axis=0, return_inverse=True)
         which = which.ravel()
-        count = np.bincount(which)
         spent_ns = np.bincount(which, weights=np.clip(since, 0, _LONGEST_NS)[is_here])
-        for (key, number), n, ns in zip(
-            pairs.tolist(), count.tolist(), spent_ns.tolist(), strict=True
-        ):
-            self._add((thread, _PHASES[key], names.frames(number)), n, ns)
+        for row, n, ns in zip(rows.tolist(), np.bincount(which), spent_ns, strict=True):
+            key, number, how = row
+            frames = () if how == _UNKNOWN else names.frames(number)
+            self._add((thread, _PHASES[key], (*frames, *_ENDS[how])), int(n), float(ns))
 
     def _add(self, key: tuple[str, str, tuple[Frame, ...]], samples: int, ns: float) -> None:
         before, before_ns = self._spent.get(key, (0, 0.0))
@@ -156,7 +170,9 @@ class _Counted:
             )
             for (thread, phase, frames), (samples, ns) in self._spent.items()
         ]
-        return Stacks(frames=list(numbers), stacks=sorted(stacks, key=lambda stack: -stack[4]))
+        return Stacks(
+            frames=list(numbers), stacks=sorted(stacks, key=lambda stack: (stack[0], stack[3]))
+        )
 
     def _fold_rare(self) -> None:
         """Cuts the rarest stacks of too many down to a few outer frames, and adds them up."""
@@ -187,8 +203,6 @@ class _StackNames:
 
     def frames(self, stack: int) -> tuple[Frame, ...]:
         """Returns the frames of a stack, outermost first: the user's, and libraries' below them."""
-        if stack == _UNKNOWN:
-            return ((UNKNOWN_LINE, ""),)
         text = self._stacks.get(stack)
         text = text if isinstance(text, list) else []
         numbers = [n for n in text if isinstance(n, int)]

@@ -184,10 +184,12 @@ class Lane:
     is_split: bool = True
 
 
-# Frames of Stacks that stand for others, without a place: of a deep stack both ends are recorded.
+# Frames of Stacks without a place. Of a deep stack both ends are recorded; a late sample met what
+# is above MET_LATE, or another phase.
 BETWEEN: Final = "..."
 RARER: Final = "rarer calls"
 NO_LINE: Final = "no line of your code"
+MET_LATE: Final = "met late"
 UNKNOWN_LINE: Final = "line unknown"
 
 
@@ -198,9 +200,10 @@ class Stacks:
     Attributes:
         frames: [function, "file.py:84"] of each distinct frame; a library's has its module's name
             as place, those that stand for others "".
-        stacks: [thread, phase, samples, [frame numbers, outermost first], seconds]. `thread` is
-            "training", "workers" or the name of another thread; `phase` is the ledger key that the
-            training thread was in, or "fetch" where the thread itself prepared a batch.
+        stacks: [thread, phase, samples, [frame numbers, outermost first], seconds], in order of
+            thread and frames. `thread` is "training", "workers" or the name of another thread;
+            `phase` is the ledger key that the training thread was in, or "fetch" where the thread
+            itself prepared a batch.
     """
 
     frames: list[tuple[str, str]] = field(default_factory=list)
