@@ -99,7 +99,7 @@ def test_the_page_is_a_file_of_the_last_run_or_the_one_named(runs, capsys):
     assert run_command(["compare", "a1", "a2", "b1", "--html", "--fail-if-slower", "5"]) == 1
     assert capsys.readouterr().out == f"{runs / 'b1' / 'compare.html'}\n"
     page = (runs / "b1" / "compare.html").read_text()
-    assert page.count('class="answer') == 2
+    assert page.count('class="verdict') == 2
     assert RunDirectory(runs / "b1").foreign_entries() == []
     # A link in somebody else's run is replaced, its target is left alone.
     (runs / "a1" / "compare.html").symlink_to(runs / "b1" / "compare.html")

@@ -33,7 +33,7 @@ def render(comparisons: Sequence[Comparison]) -> str:
     else:
         (part,) = parts
         links += [("step", "Step")] if part["parts"] is not None else []
-        links += [("differences", "What differs")] if part["differences"].rows else []
+        links += [("differences", "Differences")] if part["differences"].rows else []
         links.append(("figures", "All figures"))
     template = environment().get_template("compare.html.j2")
     return template.render(

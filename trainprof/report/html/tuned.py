@@ -98,8 +98,7 @@ def _row(trial: TrialSummary, best: Recommended | None) -> BarRow:
     spread = "" if bar.low is None else f" ({interval})"
     figure = f"{words.times(speedup.mid)}{spread}"
     if trial.against or (best is not None and best.name == trial.name):
-        advice = "not recommended" if trial.against else "recommended"
-        word = f"{word}, {advice}" if word else advice
+        word = "not recommended" if trial.against else "recommended"
     return BarRow(words.name_of(trial), (bar,), figure, word, forecast, predicted)
 
 
