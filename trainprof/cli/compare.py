@@ -150,11 +150,12 @@ def _run(name: str, read: dict[str, ComparedRun]) -> ComparedRun:
 
 def _write_html(comparisons: Sequence[Comparison], output: Path | None) -> None:
     """Writes the HTML page, and its path to stdout."""
-    from trainprof.cli.pages import write_page
+    from trainprof.cli.pictures import replacing
     from trainprof.report.html import compared
 
     path = output or Path(comparisons[-1].other[-1].directory, COMPARE_HTML)
-    write_page(path, compared.render(comparisons))
+    with replacing(path) as file:
+        file.write(compared.render(comparisons).encode())
     write(sys.stdout, f"{path}\n")
 
 

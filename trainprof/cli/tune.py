@@ -10,6 +10,7 @@ import typer
 from trainprof.cli import options
 from trainprof.cli.options import Format, FormatOption, at_least, seconds_between
 from trainprof.cli.output import complain, page_of, write
+from trainprof.cli.pictures import Picture, write_picture
 from trainprof.cli.report import rendered
 from trainprof.cli.saved_runs import find_run
 from trainprof.record.run_directory import REPORT_HTML
@@ -105,11 +106,7 @@ def tune(
         return INTERRUPTED
     write(sys.stdout, rendered(summary, format, verbose=verbose))
     if html:
-        from trainprof.cli.pages import write_page
-        from trainprof.report.html import tuned
-
-        path = run.directory.path / REPORT_HTML
-        write_page(path, tuned.render(summary))
+        path = write_picture(Picture.HTML, run.directory, summary)
         write(sys.stderr, f"trainprof: wrote {path}\n")
     assert summary.tuning is not None
     return INTERRUPTED if summary.tuning.ended_by == STOPPED else 0

@@ -67,7 +67,10 @@ def test_the_page_is_written_into_the_run_and_json_stays_json(planted, capsys):
     shown = capsys.readouterr()
     assert json.loads(shown.out)["recommended"]["name"] == "num_workers=2"
     assert shown.err.endswith("/t/report.html\n")
-    assert "faster with num_workers=2" in Path("t/report.html").read_text()
+    page = Path("t/report.html").read_text()
+    assert "faster with num_workers=2" in page
+    assert run_command(["report", "t", "--html", "--output", "again.html"]) == 0
+    assert Path("again.html").read_text() == page
 
 
 def test_an_earlier_run_of_the_script_gives_the_plan_or_refuses_the_budget(

@@ -19,7 +19,6 @@ from trainprof.report.page.findings import (
     in_noise,
     is_code,
     is_of_headline,
-    not_found,
     note,
     nothing_words,
     speedup_words,
@@ -29,6 +28,7 @@ from trainprof.report.page.findings import (
 from trainprof.report.page.hot_lines import hot_line_words
 from trainprof.report.text.ending import (
     cause,
+    is_failure,
     is_memory_death,
     memory_before_the_end,
     outcome,
@@ -66,6 +66,11 @@ class Figure:
     label: str
     value: str
     detail: str = ""
+
+    @property
+    def number_and_unit(self) -> tuple[str, str]:
+        number, _, unit = self.value.rpartition(" ")
+        return (number, unit) if any(map(str.isdigit, number)) else (self.value, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +111,19 @@ class Card:
 
 def level(summary: RunSummary) -> str:
     """Returns the colour of the verdict: bad|warn|good, "" where it says nothing."""
-    if not summary.training.steps:
-        return "" if summary.run.exit.is_whole else "bad"
+    if is_bad_end(summary):
+        return "bad"
     if any(not is_small(finding) for finding in summary.findings):
         return "bad"
-    is_healthy = summary.is_judged and summary.verdict.bottleneck in _HEALTHY
+    is_healthy = (
+        summary.training.steps and summary.is_judged and summary.verdict.bottleneck in _HEALTHY
+    )
     return _LEVELS.get(summary.verdict.level or "", "good" if is_healthy else "")
+
+
+def is_bad_end(summary: RunSummary) -> bool:
+    """Whether the script failed or was killed; a limit, or Ctrl-C, is no failure."""
+    return is_failure(summary) or summary.run.exit.reason in ("signal", "killed")
 
 
 def headline(summary: RunSummary) -> str:
@@ -280,12 +292,20 @@ def _card(number: int, finding: Finding, summary: RunSummary) -> Card:
 
 
 def after_findings(summary: RunSummary) -> list[str]:
-    """Returns what all changes gain together, what was not found, and what noise hides."""
+    """Returns what all changes gain together, and what noise hides."""
     if not summary.training.steps:
         return []
-    words = (together_words(summary), in_noise(summary, PAGE), not_found(summary))
+    words = (together_words(summary), in_noise(summary, PAGE))
     return [sentence for sentence in words if sentence]
 
 
+def checked_causes(summary: RunSummary) -> list[str]:
+    """Returns the causes that were looked for in vain, of a run without findings."""
+    known = {passed.finding.id for passed in summary.passed_over}
+    is_sure = summary.findings_from is not None and summary.is_judged and not summary.findings
+    return [rule for rule in summary.rules if rule not in known] if is_sure else []
+
+
 def hottest(summary: RunSummary) -> list[str]:
-    return hot_line_words(summary, PAGE)
+    """Returns your hottest lines, each with its file."""
+    return hot_line_words(summary, PAGE, with_files=True)

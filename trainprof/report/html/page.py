@@ -17,7 +17,7 @@ from trainprof.analysis.summary.code import LineProfile
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.html import first_screen, line_tables, sections
 from trainprof.report.html.payload import payload
-from trainprof.report.page.findings import next_commands, run_name
+from trainprof.report.page.findings import AS_HTML, next_commands, run_name
 from trainprof.report.page.notices import notices
 from trainprof.report.text.ending import ending, standstill
 from trainprof.report.text.safe_text import clip_end, with_safe_text
@@ -28,6 +28,7 @@ SCRIPTS: Final = (
     "base.js",
     "charts.js",
     "window.js",
+    "window_table.js",
     "histograms.js",
     "heatmap.js",
     "lanes.js",
@@ -51,11 +52,14 @@ def render(summary: RunSummary, charts: Charts | None, lines: LineProfile | None
     below = sections.sections_of(summary, charts)
     timed = line_tables.functions(lines) if lines is not None else []
     template = environment().get_template("run.html.j2")
+    closing = sections.closing_sections(summary)
     directory = summary.run.directory
+    lines_link = [("lines", "Lines")] if timed else []
     return template.render(
         title=f"{ending(summary)} · trainprof",
         run=summary.run,
         ending=first_screen.ending_words(summary),
+        is_bad_end=first_screen.is_bad_end(summary),
         headline=first_screen.headline(summary),
         level=first_screen.level(summary),
         beneath=first_screen.beneath_headline(summary),
@@ -66,13 +70,19 @@ def render(summary: RunSummary, charts: Charts | None, lines: LineProfile | None
         hot_lines=first_screen.hottest(summary),
         cards=shown,
         more_cards=more,
+        checked=first_screen.checked_causes(summary),
         after=first_screen.after_findings(summary),
-        commands=next_commands(summary),
+        commands=[x for x in next_commands(summary) if not x[0].endswith(AS_HTML)],
         why=None if directory is None else f"trainprof report {shlex.quote(run_name(directory))}",
         sections=below,
         timed=timed,
         line_notes=line_tables.notes(lines) if timed and lines is not None else [],
-        closing=sections.closing_sections(summary),
+        closing=closing,
+        links=[
+            *((section.id, section.short) for section in below),
+            *lines_link,
+            *((section.id, section.short) for section in closing),
+        ],
         payload=None if charts is None else payload(summary, charts),
     )
 

@@ -14,7 +14,7 @@ from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.html.blocks import Block, HtmlPage, blocks_of
 from trainprof.report.page import details, device, gpu, memory, sections
-from trainprof.report.page.findings import action_of, why_passed_over
+from trainprof.report.page.findings import action_of, not_found, why_passed_over
 from trainprof.report.page.hot_lines import hot_lines_section
 from trainprof.report.text import loader_words
 from trainprof.report.text.layout import Column, Page
@@ -130,13 +130,14 @@ def closing_sections(summary: RunSummary) -> list[Section]:
             ),
         )
     )
+    checked = blocks_of(_PAGE.labelled("Findings", [not_found(summary)]))
     return [
         Section("environment", "Environment", "Environment", blocks=environment),
         Section(
             "limits",
             "What trainprof cost, and what it did not measure",
             "Limits",
-            blocks=[*costs, *faults, *passed],
+            blocks=[*costs, *faults, *passed, *checked],
         ),
     ]
 

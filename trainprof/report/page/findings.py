@@ -34,6 +34,7 @@ from trainprof.report.text.units import percent, seconds
 _SHOWN: Final = 3
 NOTES_SHOWN: Final = 2
 _COMMANDS: Final = 2
+AS_HTML: Final = "--html"
 _INDENT: Final = 5
 # Where a run lies unless -o says otherwise: its name is enough there.
 _RUNS: Final = "trainprof-runs"
@@ -205,7 +206,7 @@ def next_commands(summary: RunSummary) -> list[tuple[str, str]]:
         commands.append((f"trainprof lines {command}", "times each line"))
     if summary.run.directory is not None:
         again = shlex.quote(run_name(summary.run.directory))
-        commands.append((f"trainprof report {again} --verbose", "all details"))
+        commands.append((f"trainprof report {again} {AS_HTML}", "charts, all details"))
         if summary.lines is not None:
             commands.insert(0, (f"trainprof lines {again}", "the time of each line"))
     return commands[:_COMMANDS]
