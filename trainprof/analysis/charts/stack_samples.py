@@ -11,7 +11,12 @@ import numpy as np
 
 from trainprof.analysis.run.metadata import Metadata, Sites, integers
 from trainprof.analysis.stacks.hot_lines import FETCH, TRAINING_THREAD
-from trainprof.analysis.stacks.samples import library_call, sampled_threads, thread_samples
+from trainprof.analysis.stacks.samples import (
+    is_part_of,
+    library_call,
+    sampled_threads,
+    thread_samples,
+)
 from trainprof.analysis.summary.charts import (
     BETWEEN,
     MET_LATE,
@@ -206,9 +211,15 @@ class _StackNames:
         text = self._stacks.get(stack)
         text = text if isinstance(text, list) else []
         numbers = [n for n in text if isinstance(n, int)]
-        frames = [self._frame(n) for n in reversed(numbers)]
-        if len(numbers) == 2 * KEPT_FRAMES:
-            frames.insert(KEPT_FRAMES, (BETWEEN, ""))
+        frames: list[Frame] = []
+        for at, number in enumerate(reversed(numbers)):
+            name, place = self._frame(number)
+            if frames and is_part_of((place, name), frames[-1][::-1]):
+                frames[-1] = frames[-1][0], place
+            elif frames[-1:] != [_FETCH_FRAME] or number != FETCHED:  # torch's comprehension
+                frames.append((name, place))
+            if at == KEPT_FRAMES - 1 and len(numbers) == 2 * KEPT_FRAMES:
+                frames.append((BETWEEN, ""))
         frames += self._libraries(text, is_all=not frames)
         return tuple(frames) or ((NO_LINE, ""),)
 

@@ -105,8 +105,8 @@ def test_workers_count_inside_fetches_and_other_threads_by_training(
     run.thread = 3
     in_thread = stack(run, (70, "prefetch"))
     run.record(Kind.STACK_SAMPLE, run.now - MS, run.now - MS, site=in_thread, flags=KNOWN)
-    decode = stack(worker, (12, "decode"), (9, "__getitem__"))
-    fetch = worker.text(Topic.STACK, [*json.loads(worker.texts[decode - 1][1]), FETCHED])
+    decode = stack(worker, (12, "<listcomp>"), (11, "decode"), (9, "__getitem__"))
+    fetch = worker.text(Topic.STACK, [*json.loads(worker.texts[decode - 1][1]), FETCHED, FETCHED])
     for _ in range(STEPS):
         with worker.span(Kind.FETCH, value=1, flags=1):
             worker.passes_time(20 * MS)

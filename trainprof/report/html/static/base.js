@@ -32,7 +32,8 @@ function isKnown(value) {
 }
 
 function fixed(value, decimals) {
-  return value.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+  const digits = { minimumFractionDigits: decimals, maximumFractionDigits: decimals };
+  return value.toLocaleString("en-US", { ...digits, signDisplay: "negative" });
 }
 
 /** A number with three digits that count: "4.33", "1,250". */
@@ -108,17 +109,13 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-function colourOr(name, otherwise) {
+/** A colour of the present theme, by the name of the page's variable. */
+function colour(name, otherwise = "#888") {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim() || otherwise;
 }
 
-/** A colour of the present theme, by the name of the page's variable. */
-function colour(name) {
-  return colourOr(name, "#888");
-}
-
 function keyColour(key) {
-  return colourOr(`key-${key}`, colour("muted"));
+  return colour(`key-${key}`, colour("muted"));
 }
 
 /** Colour of one of `total` lines in a chart. */
@@ -157,6 +154,7 @@ function sizedContext(canvas, width, height) {
 }
 
 const drawings = [];
+let nextFrame = 0;
 
 /** Draws now, and again whenever the theme or the width of the page changes. */
 function keepDrawn(draw) {
@@ -164,29 +162,9 @@ function keepDrawn(draw) {
   draw();
 }
 
-function drawAll() {
-  for (const draw of drawings) draw();
-}
-
-let waiting = false;
-
-/** Draws everything in the next frame; asked for several times before it, once. */
-function drawSoon() {
-  if (waiting) return;
-  waiting = true;
-  requestAnimationFrame(() => {
-    waiting = false;
-    drawAll();
-  });
-}
-
-function watchSize() {
-  let width = document.documentElement.clientWidth;
-  window.addEventListener("resize", () => {
-    const now = document.documentElement.clientWidth;
-    if (now !== width) drawSoon();
-    width = now;
-  });
+function drawAllSoon() {
+  cancelAnimationFrame(nextFrame);
+  nextFrame = requestAnimationFrame(() => drawings.forEach((draw) => draw()));
 }
 
 let tip = null;
@@ -239,12 +217,13 @@ function setTheme(name, button) {
 }
 
 function startTheme() {
+  document.documentElement.classList.add("scripted");
+  darkSystem.addEventListener("change", drawAllSoon);
   const button = document.getElementById("theme");
   if (button === null) return;
   setTheme(storedTheme(), button);
   button.addEventListener("click", () => {
     setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length], button);
-    drawSoon();
+    drawAllSoon();
   });
-  darkSystem.addEventListener("change", drawSoon);
 }

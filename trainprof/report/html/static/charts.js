@@ -7,10 +7,13 @@ const AXIS_FONT = "11px system-ui, sans-serif";
 // CSS pixels of a column in which bins are drawn as one.
 const COLUMN = 2;
 const WIDE_SPREAD = 20;
+// Epochs closer than this, in CSS pixels, are not all marked.
+const LEAST_EPOCH = 24;
 const WAIT_KEYS = ["loader_start", "first_batch", "data_wait", "loader_end"];
 const PANELS = [
   ["cpu", "CPU", "100 % is one core"],
-  ["memory", "Memory"],
+  ["memory", "Memory of the process tree", "", "process tree"],
+  ["memory", "Memory available on the host", "", "host"],
   ["disk", "Disk"],
   ["network", "Network"],
   ["gpu_utilization", "GPU utilisation"],
@@ -136,8 +139,8 @@ function withGaps(values) {
   return Array.from(values, (value) => (Number.isNaN(value) ? null : value));
 }
 
-function machineSpec({ time_s, series }, [panel, title, note]) {
-  const shown = series.filter((each) => each.panel === panel);
+function machineSpec({ time_s, series }, [panel, title, note, of = ""]) {
+  const shown = series.filter((each) => each.panel === panel && each.name.startsWith(of));
   if (shown.length === 0) return null;
   const colourOf = (i) => lineColour(i, shown.length);
   const lines = shown.map(({ name }, i) => ({ name, colour: () => colourOf(i), width: 1.3 }));
@@ -151,7 +154,7 @@ function machineSpec({ time_s, series }, [panel, title, note]) {
     bands.push([lines.length - 1, i, () => faded(colourOf(i), 0.25)]);
   }
   const limits = panel === "gpu_utilization" ? [0, 100] : undefined;
-  const id = panel.replace("_", "-");
+  const id = `${panel.replace("_", "-")}${of === "host" ? "-host" : ""}`;
   return { id, title, note, unit: shown[0].unit, height: 120, lines, bands, limits, values: () => values };
 }
 
@@ -200,18 +203,32 @@ function drawSpans(chart, spans, hasNumbers) {
   const ratio = window.devicePixelRatio || 1;
   const shades = new Map(SHADES.map(([kind, , name]) => [kind, faded(colour(name), 0.17)]));
   Object.assign(context, { font: `${11 * ratio}px system-ui, sans-serif`, textBaseline: "top", textAlign: "left" });
-  let free = bbox.left;
+  let [free, freeText] = [bbox.left, bbox.left];
   for (const { kind, start_s, end_s, label } of spans) {
     const [from, to] = [start_s, end_s].map((time) => chart.valToPos(time, "x", true));
     const left = Math.max(from, bbox.left);
     const right = Math.min(to, bbox.left + bbox.width);
-    if (right < left) continue;
-    context.fillStyle = kind === "epoch" ? colour("muted") : (shades.get(kind) ?? "transparent");
+    const isEpoch = kind === "epoch";
+    if (right < left || (isEpoch && left < free)) continue;
+    context.fillStyle = isEpoch ? faded(colour("muted"), 0.5) : (shades.get(kind) ?? "transparent");
     context.fillRect(left, bbox.top, Math.max(ratio, right - left), bbox.height);
-    if (!hasNumbers || kind !== "epoch" || left < free) continue;
+    if (isEpoch) free = left + LEAST_EPOCH * ratio;
+    if (!isEpoch || !hasNumbers || left < freeText) continue;
+    context.fillStyle = colour("muted");
     context.fillText(label.slice(0, 40), left + 4 * ratio, bbox.top + 3 * ratio);
-    free = left + context.measureText(label.slice(0, 40)).width + 12 * ratio;
+    freeText = left + context.measureText(label.slice(0, 40)).width + 16 * ratio;
   }
+}
+
+/** Says how high a stack goes whose longest columns are cut off. */
+function drawCut(chart) {
+  const most = chart.data[1].reduce((x, y) => Math.max(x, y), 0);
+  if (most <= chart.scales.y.max) return;
+  const { ctx: context, bbox } = chart;
+  const ratio = window.devicePixelRatio || 1;
+  Object.assign(context, { textAlign: "right", fillStyle: colour("fg") });
+  const place = [bbox.left + bbox.width - 4 * ratio, bbox.top + 3 * ratio];
+  context.fillText(`longest columns cut off, up to ${seconds(most)}`, ...place);
 }
 
 function drawOutliers(chart, events) {
@@ -292,7 +309,7 @@ function plotOptions(spec, view, isLog, width, afterDraw) {
   });
   const figures = axis({
     size: GUTTER,
-    space: 28,
+    space: 24,
     incrs: spec.unit.startsWith("bytes") ? BINARY_STEPS : DECIMAL_STEPS,
     values: tickWords(spec.unit, isLog),
     ...(isLog ? { splits: logTicks, filter: (_, splits) => splits } : {}),
@@ -326,6 +343,7 @@ function addTimeChart(host, spec, view, charts) {
   const afterDraw = (drawn) => {
     drawSpans(drawn, charts.spans, spec.hasMarks);
     if (spec.hasMarks) drawOutliers(drawn, charts.events);
+    if (spec.isStack) drawCut(drawn);
   };
   const build = (isLog) => {
     if (chart !== null) {

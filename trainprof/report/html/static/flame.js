@@ -1,8 +1,6 @@
 // The flame graph of the stack samples, which analysis/charts/stack_samples.py adds up.
 
-const FLAME_ROW = 20;
-const FLAME_MOST_ROWS = 20;
-const FLAME_NONE = [];
+const [FLAME_ROW, FLAME_MOST_FUNCTIONS] = [20, 20];
 const FLAME_TIMES = { self: "Self time", total: "Total time", late: "Met late" };
 const FLAME_THREADS = { training: "Training thread", workers: "Loader workers", main: "Main thread" };
 // Frames without a place, which stand for others.
@@ -14,37 +12,38 @@ const FLAME_NOTES = {
   "no line of your code": "Code of libraries, or a stack that was not recorded.",
 };
 
+function flameNode(frame, parent) {
+  const depth = parent ? parent.depth + 1 : 0;
+  return { frame, parent, depth, self: 0, total: 0, late: 0, children: null, sorted: null };
+}
+
 /** Adds up the stacks of a thread, in all phases or one, in a tree. They come in order of frames. */
-function flameTree(stacks, thread, phase, late) {
-  const added = (frame, parent, depth) =>
-    ({ frame, parent, depth, self: 0, total: 0, late: 0, children: FLAME_NONE, sorted: null });
-  const root = added(-1, null, 0);
-  root.samples = 0;
-  for (const [name, key, samples, frames, spent] of stacks) {
+function flameTree(stacks, thread, phase, frames) {
+  const root = flameNode(-1, null);
+  let sampled = 0;
+  for (const [name, key, samples, stack, spent] of stacks) {
     if (name !== thread || (phase && key !== phase)) continue;
     let node = root;
     root.total += spent;
-    root.samples += samples;
-    for (const frame of frames) {
-      let child = node.children.at(-1);
+    sampled += samples;
+    for (const frame of stack) {
+      let child = node.children?.at(-1);
       if (child?.frame !== frame) {
-        child = added(frame, node, node.depth + 1);
-        if (node.children === FLAME_NONE) node.children = [child];
-        else node.children.push(child);
+        child = flameNode(frame, node);
+        (node.children ??= []).push(child);
       }
       child.total += spent;
       node = child;
     }
     node.self += spent;
-    if (late.has(node.frame)) for (let at = node; at; at = at.parent) at.late += spent;
+    if (frames[node.frame]?.isLate) for (let at = node; at; at = at.parent) at.late += spent;
   }
-  return root;
+  return [root, sampled];
 }
 
 /** Returns a node's children, the longest first. */
 function flameChildren(node) {
-  node.sorted ??= node.children.toSorted((a, b) => b.total - a.total);
-  return node.sorted;
+  return (node.sorted ??= node.children?.toSorted((a, b) => b.total - a.total) ?? []);
 }
 
 /** Adds up time by function below a node, late samples apart; recursive calls count once. */
@@ -59,7 +58,7 @@ function flameFunctions(top, frames) {
       row.total += node.total - node.late;
       row.late += node.late;
     }
-    for (const child of node.children) visit(child);
+    for (const child of node.children ?? []) visit(child);
     row.open--;
   };
   visit(top);
@@ -73,13 +72,13 @@ function flameFrames(pairs) {
     const [, file, line] = /^(.*):(\d+)$/s.exec(place) ?? [null, place, null];
     const key = `${name}\n${file}`;
     if (!ids.has(key)) ids.set(key, ids.size + 1);
-    let hash = 0;
-    for (const character of file) hash = (hash * 31 + character.codePointAt(0)) % 65521;
+    const hash = [...file].reduce((sum, letter) => (sum * 31 + letter.codePointAt(0)) % 65521, 0);
     const module = line ? file.replace(/^.*[\\/]/s, "") : file;
     const hue = line && 1 + Math.round((hash * 137.508) % 359);
     const short = `${name === "<module>" ? module : name}${line ? `:${line}` : ""}`;
     const text = `${name}\n${place}`.toLowerCase();
-    return { name, place, id: ids.get(key), hue, text, labels: [`${name}  ${place}`, short] };
+    const isLate = place === "" && ["met late", "line unknown"].includes(name);
+    return { name, place, id: ids.get(key), hue, text, isLate, labels: [`${name}  ${place}`, short] };
   });
 }
 
@@ -87,10 +86,7 @@ class FlameGraph {
   constructor(charts, place) {
     this.stacks = charts.stacks.stacks;
     this.frames = flameFrames(charts.stacks.frames);
-    const isLate = ({ name, place }) => place === "" && ["met late", "line unknown"].includes(name);
-    this.late = new Set([...this.frames.keys()].filter((at) => isLate(this.frames[at])));
     this.labels = charts.labels;
-    this.column = "self";
     place.replaceChildren(...this.controls(), ...this.graph(), this.table());
     this.showThread();
     keepDrawn(() => this.draw());
@@ -103,24 +99,15 @@ class FlameGraph {
     this.search = element("input", { type: "search", placeholder: "function or file" });
     this.found = element("span", { role: "status" });
     this.path = element("nav", { class: "flame-path", "aria-label": "Zoomed to" });
-    const threads = this.options(0, (thread) => this.threadName(thread), () => true);
-    threads.find(({ value }) => value === "training")?.setAttribute("selected", "");
-    this.thread.append(...threads);
+    const threads = new Set(this.stacks.map(([thread]) => thread));
+    for (const value of threads) this.thread.append(element("option", { value }, FLAME_THREADS[value] ?? value));
+    if (threads.has("training")) this.thread.value = "training";
     this.thread.addEventListener("change", () => this.showThread());
     this.phase.addEventListener("change", () => this.showPhase());
     this.search.addEventListener("input", () => this.find());
-    const labels = [["Thread ", this.thread], ["Phase ", this.phase], ["Search ", this.search]];
-    const parts = labels.map(([text, control]) => element("label", {}, text, control));
+    const controls = Object.entries({ Thread: this.thread, Phase: this.phase, Search: this.search });
+    const parts = controls.map(([text, control]) => element("label", {}, `${text} `, control));
     return [element("div", { class: "flame-controls" }, ...parts, this.found), this.path];
-  }
-
-  /** Returns options with their time, of a column of the stacks, most time first. */
-  options(column, name, isShown) {
-    const totals = new Map();
-    const add = (value, spent) => totals.set(value, (totals.get(value) ?? 0) + spent);
-    for (const stack of this.stacks.filter(isShown)) add(stack[column], stack[4]);
-    const inOrder = [...totals].sort((a, b) => b[1] - a[1]);
-    return inOrder.map(([value, spent]) => element("option", { value }, `${name(value)}, ${seconds(spent)}`));
   }
 
   graph() {
@@ -138,7 +125,7 @@ class FlameGraph {
     this.canvas.addEventListener("mouseleave", hideTip);
     this.canvas.addEventListener("click", (event) => this.zoom(this.nodeAt(event) ?? this.top));
     this.details = element("div", { class: "flame-details" });
-    this.note = element("p", { class: "muted" });
+    this.note = element("p", { class: "note" });
     return [this.tree, this.details, this.note];
   }
 
@@ -147,31 +134,33 @@ class FlameGraph {
     this.heads = Object.entries(FLAME_TIMES).map(([key, text]) => {
       const button = element("button", { type: "button" }, text);
       button.addEventListener("click", () => this.showTable(key));
-      return element("th", { scope: "col" }, button);
+      return [key, element("th", { scope: "col" }, button)];
     });
-    const texts = ["Function", "Most of it at"].map((text) => element("th", { scope: "col" }, text));
-    const head = element("thead", {}, element("tr", {}, ...texts, ...this.heads));
+    const [name, place] = ["Function", "Most of it at"].map((text) => element("th", { scope: "col" }, text));
+    const head = element("tr", {}, name, ...this.heads.map(([, th]) => th), place);
     const attributes = { class: "flame-table", tabindex: "0", role: "region", "aria-label": "Functions" };
-    return element("div", attributes, element("table", {}, head, this.rows));
-  }
-
-  threadName(thread = this.thread.value) {
-    return FLAME_THREADS[thread] ?? thread;
+    return element("div", attributes, element("table", {}, element("thead", {}, head), this.rows));
   }
 
   showThread() {
-    const isShown = ([thread]) => thread === this.thread.value;
-    const phases = this.options(1, (phase) => this.labels[phase] ?? phase, isShown);
-    this.phase.replaceChildren(element("option", { value: "" }, "all"), ...phases);
+    const totals = {};
+    for (const [thread, phase, , , spent] of this.stacks) {
+      if (thread === this.thread.value) totals[phase] = (totals[phase] ?? 0) + spent;
+    }
+    const phases = Object.keys(totals).sort((a, b) => totals[b] - totals[a]);
+    const words = (phase) => `${this.labels[phase] ?? phase}, ${seconds(totals[phase])}`;
+    this.phase.replaceChildren(element("option", { value: "" }, "all"));
+    for (const value of phases) this.phase.append(element("option", { value }, words(value)));
     this.showPhase();
   }
 
   showPhase() {
-    this.root = flameTree(this.stacks, this.thread.value, this.phase.value, this.late);
-    const { samples, late, total } = this.root;
-    const basis = `Width is time, estimated from ${counted(samples, "stack sample")}.`;
-    const isLate = late ? ` ${percent(late / total)} came late (dashed): that time may be of earlier lines.` : "";
-    this.note.textContent = `${basis}${isLate} Each of your files has a colour, libraries are grey.`;
+    const [root, samples] = flameTree(this.stacks, this.thread.value, this.phase.value, this.frames);
+    this.root = root;
+    const notes = [`Width is time, estimated from ${counted(samples, "stack sample")}. Torch's counts for its caller.`];
+    const late = percent(root.late / root.total);
+    if (root.late) notes.push(`${late} came late (dashed): that time may be of earlier lines.`);
+    this.note.textContent = [...notes, "Each of your files has a colour, libraries are grey."].join(" ");
     this.zoom(this.root);
   }
 
@@ -193,11 +182,12 @@ class FlameGraph {
 
   /** Returns name, place, times and note of a frame, those that it has. */
   words(node) {
-    const frame = this.frames[node.frame] ?? { name: this.threadName() };
-    const time = (kind) => `${FLAME_TIMES[kind]} ${seconds(node[kind])} (${percent(node[kind] / this.top.total)})`;
+    const frame = this.frames[node.frame] ?? { name: this.thread.selectedOptions[0].text };
+    const whole = node.depth < this.top.depth ? this.root.total : this.top.total;
+    const time = (kind) => `${FLAME_TIMES[kind]} ${seconds(node[kind])} (${percent(node[kind] / whole)})`;
     const note = frame.place === "" ? FLAME_NOTES[frame.name] : "";
-    const isLate = node.late && !note;
-    return [frame.name, frame.place, time("total"), time("self"), isLate && time("late"), note].filter(Boolean);
+    const late = node.late && !note ? time("late") : "";
+    return [frame.name, frame.place, time("total"), time("self"), late, note].filter(Boolean);
   }
 
   /** Makes a frame the one that keys move from, and that is described below the graph. */
@@ -213,21 +203,17 @@ class FlameGraph {
     if (this.frames[node.frame]?.place) parts.splice(2, 0, copy);
     this.details.replaceChildren(...parts);
     const siblings = node.parent ? flameChildren(node.parent) : [node];
-    const place = { ariaLevel: node.depth + 1, ariaSetSize: siblings.length, ariaPosInSet: siblings.indexOf(node) + 1 };
-    Object.assign(this.item, place, { textContent: words.join(", ") });
+    this.item.textContent = words.join(", ");
+    const ariaPosInSet = siblings.indexOf(node) + 1;
+    Object.assign(this.item, { ariaLevel: node.depth + 1, ariaSetSize: siblings.length, ariaPosInSet });
     this.draw();
   }
 
   onKey(event) {
     const siblings = this.active.parent ? flameChildren(this.active.parent) : [];
     const at = siblings.indexOf(this.active);
-    const next = {
-      ArrowDown: flameChildren(this.active)[0],
-      ArrowUp: this.active.parent,
-      ArrowRight: siblings[at + 1],
-      ArrowLeft: siblings[at - 1],
-      Home: this.root,
-    };
+    const next = { ArrowRight: siblings[at + 1], ArrowLeft: siblings[at - 1], Home: this.root };
+    Object.assign(next, { ArrowDown: flameChildren(this.active)[0], ArrowUp: this.active.parent });
     if (event.key === "Escape") this.zoom(this.root);
     else if (event.key === "Enter" || event.key === " ") this.zoom(this.active);
     else if (!(event.key in next)) return;
@@ -238,8 +224,8 @@ class FlameGraph {
   find() {
     const text = this.search.value.trim().toLowerCase();
     this.matches = text ? this.frames.map((frame) => frame.text.includes(text)) : null;
-    const met = (node) =>
-      this.matches[node.frame] ? node.total : node.children.reduce((sum, child) => sum + met(child), 0);
+    const below = (node) => (node.children ?? []).reduce((sum, child) => sum + met(child), 0);
+    const met = (node) => (this.matches[node.frame] ? node.total : below(node));
     this.found.textContent = text ? `${percent(met(this.top) / this.top.total)} of the samples match` : "";
     this.draw();
   }
@@ -261,31 +247,29 @@ class FlameGraph {
     place(this.top, 0, width);
     const rows = 1 + Math.max(...this.boxes.map((box) => box.node.depth));
     const context = sizedContext(this.canvas, width, rows * FLAME_ROW);
-    context.font = "12px ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
-    context.textBaseline = "middle";
+    const font = "12px ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
+    Object.assign(context, { font, textBaseline: "middle" });
     const characterWidth = context.measureText("m").width;
     for (const box of this.boxes) this.drawBox(context, box, characterWidth);
   }
 
   drawBox(context, { node, x, wide }, characterWidth) {
     const frame = this.frames[node.frame];
-    const y = node.depth * FLAME_ROW;
-    const isMatch = this.matches?.[node.frame];
+    const [y, isMatch] = [node.depth * FLAME_ROW, this.matches?.[node.frame]];
     context.globalAlpha = node.depth < this.top.depth || (this.matches && !isMatch) ? 0.45 : 1;
     if (isMatch) context.fillStyle = isDark() ? "#a3357a" : "#f19ccb";
     else if (frame?.hue) context.fillStyle = `hsl(${frame.hue} ${isDark() ? "40% 30%" : "65% 80%"})`;
     else context.fillStyle = isDark() ? "#3b4048" : "#d9dce1";
-    const isLate = this.late.has(node.frame);
-    if (!isLate) context.fillRect(x, y, Math.max(wide - 1, 1), FLAME_ROW - 1);
+    if (!frame?.isLate) context.fillRect(x, y, Math.max(wide - 1, 1), FLAME_ROW - 1);
     context.globalAlpha = 1;
     context.strokeStyle = context.fillStyle = isDark() ? "#f2f2f2" : "#16181c";
     const isActive = node === this.active && document.activeElement === this.tree;
     context.setLineDash(isActive ? [] : [2, 3]);
     context.lineWidth = isActive ? 2 : 0.5;
-    if (isActive || isLate) context.strokeRect(x + 1, y + 1, Math.max(wide - 3, 1), FLAME_ROW - 3);
+    if (isActive || frame?.isLate) context.strokeRect(x + 1, y + 1, Math.max(wide - 3, 1), FLAME_ROW - 3);
     const fits = Math.floor((wide - 8) / characterWidth);
     if (fits < 3) return;
-    const labels = frame?.labels ?? [`${this.threadName()}, ${seconds(node.total)}`];
+    const labels = frame?.labels ?? [`${this.thread.selectedOptions[0].text}, ${seconds(node.total)}`];
     const text = labels.find((label) => label.length <= fits) ?? `${labels.at(-1).slice(0, fits - 1)}…`;
     context.fillText(text, x + 4, y + FLAME_ROW / 2);
   }
@@ -296,23 +280,21 @@ class FlameGraph {
     return this.boxes.find(isAt)?.node;
   }
 
-  showTable(column = this.column) {
+  showTable(column = this.column ?? "self") {
     this.column = column;
     const functions = flameFunctions(this.top, this.frames).sort((a, b) => b[column] - a[column]);
     const time = (spent) => (spent ? `${seconds(spent)} (${percent(spent / this.top.total)})` : "");
-    const rows = functions.slice(0, FLAME_MOST_ROWS).map(({ name, place, self, total, late }) => {
-      const cells = [name, place, ...[self, total, late].map(time)];
-      return element("tr", {}, ...cells.map((text, at) => element("td", at > 1 ? { class: "number" } : {}, text)));
+    const rows = functions.slice(0, FLAME_MOST_FUNCTIONS).map(({ name, place, self, total, late }) => {
+      const times = [self, total, late].map((spent) => element("td", { class: "number" }, time(spent)));
+      return element("tr", {}, element("td", {}, name), ...times, element("td", {}, place));
     });
     this.rows.replaceChildren(...rows);
-    const at = Object.keys(FLAME_TIMES).indexOf(column);
-    for (const head of this.heads) head.ariaSort = head === this.heads[at] ? "descending" : "none";
+    for (const [key, head] of this.heads) head.ariaSort = key === column ? "descending" : "none";
   }
 }
 
-/** Fills #flame. */
+/** Fills #flame, which a page without stack samples lacks. */
 function drawFlame(charts) {
   const place = document.getElementById("flame");
-  if (charts.stacks.stacks.length) new FlameGraph(charts, place);
-  else place.replaceChildren(element("p", { class: "muted" }, "No stack samples were taken."));
+  if (place !== null) new FlameGraph(charts, place);
 }

@@ -13,7 +13,7 @@ function drawPage() {
     drawLanes(charts, view);
     if (typeof drawFlame === "function") drawFlame(charts);
   }
-  watchSize();
+  window.addEventListener("resize", drawAllSoon);
   window.trainprofReady = true;
 }
 

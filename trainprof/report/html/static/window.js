@@ -170,7 +170,10 @@ function addControls(region, view, whole) {
     button.addEventListener("click", act);
     bar.append(button);
   }
-  bar.append(element("span", { class: "hint" }, "Drag over a chart to look into a stretch of the run."));
+  bar.append(
+    element("span", { class: "hint" }, "Drag over a chart to look into a stretch of the run."),
+    element("a", { class: "to-table", href: "#window-table" }, "What happened here"),
+  );
   region.tabIndex = 0;
   region.setAttribute("role", "group");
   const label = `Charts over time. Arrow keys move the window, plus and minus zoom, Escape shows ${whole}.`;

@@ -166,7 +166,7 @@ function partsTable({ parts, mean, grown }, view, whole) {
   return table("Mean time of a step by part", ["Part", ...heads], rows);
 }
 
-function eventCounts(events, indices) {
+function eventCounts(events, indices, place) {
   const sums = new Map();
   for (const i of indices) {
     const [n, took] = sums.get(events.kind[i]) ?? [0, 0];
@@ -180,12 +180,25 @@ function eventCounts(events, indices) {
       const least = kind in events.dropped ? "at least " : "";
       return `${least}${counted(n, ...(EVENT_NAMES[kind] ?? [kind]))} (${seconds(took)})`;
     });
-  return words.length > 0 ? `Began or lasted here: ${words.join(", ")}.` : "No outliers, syncs or pauses here.";
+  return `${place}: ${words.join(", ") || "no outliers, slow fetches, syncs or pauses"}.`;
+}
+
+/** The longest events, of each kind at most its share of the rows. */
+function longestOf(events, indices) {
+  const most = Math.ceil(SHOWN_EVENTS / new Set(indices.map((i) => events.kind[i])).size);
+  const numbers = new Map();
+  const shown = indices.filter((i) => {
+    const number = (numbers.get(events.kind[i]) ?? 0) + 1;
+    numbers.set(events.kind[i], number);
+    return number <= most;
+  });
+  return shown.slice(0, SHOWN_EVENTS);
 }
 
 function eventsTable({ events, labels }, indices, view) {
   const digits = (view.to - view.from) / 1000;
-  const rows = indices.slice(0, SHOWN_EVENTS).map((i) => {
+  const shown = longestOf(events, indices);
+  const rows = shown.map((i) => {
     const kind = events.kinds[events.kind[i]];
     const label = events.labels[events.label[i]] ?? "";
     // An outlier's is the part that grew most.
@@ -194,8 +207,8 @@ function eventsTable({ events, labels }, indices, view) {
     const name = (EVENT_NAMES[kind] ?? [kind])[0];
     return row(name, clock(events.start_s[i], digits), seconds(events.seconds[i]), step, words);
   });
-  const more = indices.length - SHOWN_EVENTS;
-  const caption = more > 0 ? `The longest ${SHOWN_EVENTS}, without ${count(more)} shorter ones` : "What took long";
+  const more = indices.length - shown.length;
+  const caption = more > 0 ? `The longest of each kind, without ${count(more)} others` : "What took long";
   return table(caption, ["What", "at", "took", "step", "where"], rows);
 }
 
@@ -205,7 +218,11 @@ function drawWindowTable(charts, view, whole) {
   if (host === null) return;
   const words = element("p", { class: "headline", "aria-live": "polite" });
   const body = element("div", { class: "window-body" });
-  host.append(words, body);
+  host.append(element("h3", {}, "What happened here"), words, body);
+  // It scrolls by itself where it stands beside the charts.
+  for (const [name, value] of [["tabindex", "0"], ["role", "region"], ["aria-label", "What happened here"]]) {
+    host.setAttribute(name, value);
+  }
   const draw = () => {
     const description = describeSteps(charts, view);
     const indices = eventsIn(charts.events, view);
@@ -213,8 +230,10 @@ function drawWindowTable(charts, view, whole) {
     const said = headline(description, view, whole);
     if (words.textContent !== said) words.textContent = said;
     body.replaceChildren();
-    if (description !== null) body.append(stepFigures(description), partsTable(description, view, whole));
-    body.append(element("p", {}, eventCounts(charts.events, indices)));
+    const place = view.isWhole ? `In ${whole}` : "Here";
+    if (description !== null) body.append(stepFigures(description));
+    body.append(element("p", {}, eventCounts(charts.events, indices, place)));
+    if (description !== null) body.append(partsTable(description, view, whole));
     if (indices.length > 0) body.append(eventsTable(charts, indices, view));
   };
   view.listeners.push(draw);
