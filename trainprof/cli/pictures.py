@@ -31,6 +31,7 @@ _NAMES: Final = {
     Picture.TRACE: TRACE,
     Picture.SPEEDSCOPE: SPEEDSCOPE,
 }
+_ELSEWHERE: Final = "write elsewhere: --output FILE"
 
 
 class NotWritten(TrainprofError):
@@ -63,17 +64,8 @@ def write_picture(
         NothingRecorded: If there are no stack samples to write.
     """
     path = directory.path / _NAMES[picture] if output is None else output
-    # A link in a run directory is replaced, not followed: the directory may be somebody else's.
-    place, mode = (path, 0o600) if output is None else (Path(os.path.realpath(path)), 0o666)
-    try:
-        with _replacing(place, mode) as file:
-            _fill(file, picture, directory, summary, epoch, steps)
-    except OSError as error:
-        elsewhere = "write elsewhere: --output FILE"
-        raise NotWritten(
-            f"{path} cannot be written: {error.strerror or error}",
-            hint=elsewhere if output is None else "check its directory and permissions",
-        ) from error
+    with replacing(path, is_yours=output is not None) as file:
+        _fill(file, picture, directory, summary, epoch, steps)
     return path
 
 
@@ -90,6 +82,11 @@ def _fill(
         from trainprof.report import trace
 
         trace.write(trace_of(directory, epoch=epoch, steps=steps), file)
+        return
+    if picture is Picture.HTML and summary.tuning is not None:
+        from trainprof.report.html import tuned
+
+        file.write(tuned.render(summary).encode())
         return
     from trainprof.analysis.charts.charts import charts_of
 
@@ -112,16 +109,31 @@ def _fill(
 
 
 @contextlib.contextmanager
-def _replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
-    """Opens a new file that takes the path's place when it is complete."""
-    if path.exists() and not path.is_file():
-        raise NotWritten(f"{path} is not a file", hint="choose another: --output FILE")
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
+def replacing(path: Path, *, is_yours: bool) -> Iterator[BinaryIO]:
+    """Opens a new file that takes the path's place when it is complete.
+
+    A link in a run directory, which may be somebody else's, is replaced.
+
+    Args:
+        is_yours: The path was typed: a link is followed, and the file has the usual mode.
+
+    Raises:
+        NotWritten: If the file cannot be written.
+    """
+    place = Path(os.path.realpath(path)) if is_yours else path
+    temporary = place.with_name(f"{place.name}.tmp")
+    mode = 0o666 if is_yours else 0o600
     try:
-        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            yield file
-        os.replace(temporary, path)
-    except BaseException:
+        if place.exists() and not place.is_file():
+            raise NotWritten(f"{path} is not a file", hint=_ELSEWHERE)
         temporary.unlink(missing_ok=True)
-        raise
+        try:
+            with open(temporary, "xb", opener=lambda name, to: os.open(name, to, mode)) as file:
+                yield file
+            os.replace(temporary, place)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise NotWritten(f"{path} cannot be written: {why}", hint=_ELSEWHERE) from error
