@@ -187,6 +187,26 @@ def test_a_run_that_hung_shows_where_each_process_stood():
     assert {"train.py:7", "training thread"} <= set(parsed.texts)
 
 
+def test_each_rank_has_a_bar_of_its_ledger():
+    def rank(number, **seconds):
+        return {"rank": number, "host": "node", "steps": 9, "ledger": {"seconds": seconds}}
+
+    ranks = [rank(0, data_wait=1.0, forward=3.0), rank(1, data_wait=6.0, forward=2.0)]
+    late = {"rank": 1, "phase": "data_wait", "share_of_steps": 0.7, "seconds": 4.0}
+    summary = replace(summaries.slow_loader(), ranks=ranks, stragglers=[late])
+    section = rendered(summary).partition('<section id="ranks"')[2].partition("</section>")[0]
+    parsed = Elements(section)
+    bars = [x for tag, x in parsed.elements if tag == "rect" and x["height"] == "10"]
+    assert [(x["x"], x["width"], x["fill"]) for x in bars] == [
+        ("0", "125.0", "var(--key-data_wait)"),
+        ("125.0", "375.0", "var(--key-forward)"),
+        ("0", "750.0", "var(--key-data_wait)"),
+        ("750.0", "250.0", "var(--key-forward)"),
+    ]
+    assert {"rank 0", "25 %", "rank 1", "75 %"} <= set(parsed.texts)
+    assert any(text.startswith("rank 1 was last") for text in parsed.texts)
+
+
 def test_the_payload_is_the_charts_number_for_number():
     drawn = replace(charts(), wall_s=float("nan"))
     text = Elements(rendered(summaries.slow_loader(), drawn)).contents["script"][0]
