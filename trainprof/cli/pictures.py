@@ -31,6 +31,7 @@ _NAMES: Final = {
     Picture.TRACE: TRACE,
     Picture.SPEEDSCOPE: SPEEDSCOPE,
 }
+_ELSEWHERE: Final = "write elsewhere: --output FILE"
 
 
 class NotWritten(TrainprofError):
@@ -63,15 +64,8 @@ def write_picture(
         NothingRecorded: If there are no stack samples to write.
     """
     path = directory.path / _NAMES[picture] if output is None else output
-    try:
-        with _replacing(path) as file:
-            _fill(file, picture, directory, summary, epoch, steps)
-    except OSError as error:
-        elsewhere = "write elsewhere: --output FILE"
-        raise NotWritten(
-            f"{path} cannot be written: {error.strerror or error}",
-            hint=elsewhere if output is None else "check its directory and permissions",
-        ) from error
+    with replacing(path) as file:
+        _fill(file, picture, directory, summary, epoch, steps)
     return path
 
 
@@ -88,6 +82,11 @@ def _fill(
         from trainprof.report import trace
 
         trace.write(trace_of(directory, epoch=epoch, steps=steps), file)
+        return
+    if picture is Picture.HTML and summary.tuning is not None:
+        from trainprof.report.html import tuned
+
+        file.write(tuned.render(summary).encode())
         return
     from trainprof.analysis.charts.charts import charts_of
 
@@ -110,19 +109,26 @@ def _fill(
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path) -> Iterator[BinaryIO]:
     """Opens a new file that takes the path's place when it is complete.
 
     A link is replaced, not followed: a run directory may be somebody else's.
+
+    Raises:
+        NotWritten: If the file cannot be written.
     """
     if path.exists() and not path.is_file():
-        raise NotWritten(f"{path} is not a file", hint="choose another: --output FILE")
+        raise NotWritten(f"{path} is not a file", hint=_ELSEWHERE)
     temporary = path.with_name(f"{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
     try:
-        with open(temporary, "xb") as file:
-            yield file
-        os.replace(temporary, path)
-    except BaseException:
         temporary.unlink(missing_ok=True)
-        raise
+        try:
+            with open(temporary, "xb") as file:
+                yield file
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise NotWritten(f"{path} cannot be written: {why}", hint=_ELSEWHERE) from error
