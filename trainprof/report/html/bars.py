@@ -17,7 +17,7 @@ _ROOM: Final = 1.06  # right of the longest bar
 # A wider interval is cut at the edge: its end says little, and the bars would be short.
 _WIDEST: Final = 1.6
 # Predictions and references further away do not make the bars short.
-_FARTHEST: Final = 4.0
+_FARTHEST: Final = 5.0
 _MOST_TICKS: Final = 4
 _TICK_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 _FULL: Final = 100.0
