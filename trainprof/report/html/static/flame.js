@@ -150,10 +150,9 @@ class FlameGraph {
     }
     const phases = Object.keys(totals).sort((a, b) => totals[b] - totals[a]);
     const hasBoth = phases.some(FLAME_PHASES.loop) && !phases.every(FLAME_PHASES.loop);
-    const choices = { ...(hasBoth ? { loop: "the training loop" } : {}), all: "all" };
+    const choices = { ...(hasBoth ? { loop: "all but start-up and exit" } : {}), all: "all" };
     for (const phase of phases) choices[phase] = `${this.labels[phase] ?? phase}, ${seconds(totals[phase])}`;
-    const options = Object.entries(choices).map(([value, text]) => element("option", { value }, text));
-    this.phase.replaceChildren(...options);
+    this.phase.replaceChildren(...Object.entries(choices).map(([value, text]) => element("option", { value }, text)));
     this.showPhase();
   }
 
