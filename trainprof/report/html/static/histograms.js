@@ -55,7 +55,7 @@ function addHistogram(host, { name, unit, edges, counts, is_log }) {
   });
   const width = BARS_WIDTH / counts.length;
   for (const [i, value] of counts.entries()) {
-    // What is there is visible, however small beside the others.
+    // What is there is visible, however small compared with the others.
     const height = value > 0 ? Math.max(2, (value / most) * BARS_HEIGHT) : 0;
     picture.append(shape("rect", { x: i * width, y: BARS_HEIGHT - height, width: Math.max(0.5, width - 1), height }));
   }
