@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Page
+from support.browser import OpenPage
 from support.summaries import healthy
 
 from trainprof.analysis.summary.charts import Charts, Events, Stacks, StepBins
-from trainprof.report.html.page import render
+from trainprof.report.html import page as html
 from trainprof.report.text import units
 
 # 100 steps from 1 s on: 8 ms forward, and 2 ms of waiting, but 22 ms in steps 41 to 60.
@@ -77,22 +78,16 @@ def charts(per_bin: int) -> Charts:
     )
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu"]
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=flags)
-        yield browser
-        browser.close()
+@pytest.fixture
+def opened(open_page: OpenPage, tmp_path: Path) -> Callable[[int], Page]:
+    """Opens the page of a run whose bins are of a number of steps."""
 
+    def opened(per_bin: int) -> Page:
+        file = tmp_path / "report.html"
+        file.write_text(html.render(healthy(), charts(per_bin)))
+        return open_page(file)
 
-def opened(browser: Browser, directory: Path, per_bin: int) -> Page:
-    file = directory / "report.html"
-    file.write_text(render(healthy(), charts(per_bin)))
-    page = browser.new_page(viewport={"width": 1200, "height": 800})
-    page.on("pageerror", lambda error: pytest.fail(str(error)))
-    page.goto(file.as_uri())
-    return page
+    return opened
 
 
 def drag(page: Page, from_s: float, to_s: float) -> None:
@@ -124,8 +119,8 @@ def rows(page: Page, table: int) -> list[list[str]]:
     return [row.locator("th, td").all_inner_texts() for row in tables.locator("tbody tr").all()]
 
 
-def test_a_window_snaps_to_steps_and_compares_them_with_the_whole_run(browser, tmp_path):
-    page = opened(browser, tmp_path, per_bin=1)
+def test_a_window_snaps_to_steps_and_compares_them_with_the_whole_run(opened):
+    page = opened(1)
     assert shown(page) == (0, 3, 100)
     drag(page, SLOW_S[0] + 0.005, SLOW_S[1] - 0.005)
     assert shown(page) == (pytest.approx(SLOW_S[0]), pytest.approx(SLOW_S[1]), 20)
@@ -148,8 +143,8 @@ def test_a_window_snaps_to_steps_and_compares_them_with_the_whole_run(browser, t
     assert ["slow fetch", "1.45 s", "100 ms", "42", SAMPLE] in rows(page, 1)
 
 
-def test_of_bins_of_several_steps_totals_are_exact(browser, tmp_path):
-    page = opened(browser, tmp_path, per_bin=10)
+def test_of_bins_of_several_steps_totals_are_exact(opened):
+    page = opened(10)
     # Between the ends of bins: from 1.3 s to 1.7 s it is the nearest ones.
     drag(page, 1.33, 1.66)
     assert shown(page) == (pytest.approx(1.3), pytest.approx(1.7), 20)
@@ -158,8 +153,8 @@ def test_of_bins_of_several_steps_totals_are_exact(browser, tmp_path):
     assert rows(page, 0)[0] == ["waiting for data", "12.0 ms", "6.00 ms", "2.0x more"]
 
 
-def test_keys_and_buttons_move_the_window(browser, tmp_path):
-    page = opened(browser, tmp_path, per_bin=1)
+def test_keys_and_buttons_move_the_window(opened):
+    page = opened(1)
     page.locator("#time-charts").focus()
     page.keyboard.press("+")
     first = shown(page)
