@@ -202,7 +202,7 @@ function eventsTable({ events, labels }, indices, view) {
     const kind = events.kinds[events.kind[i]];
     const label = events.labels[events.label[i]] ?? "";
     // An outlier's is the part that grew most.
-    const words = kind === "outlier" ? `mostly ${labels[label] ?? label}` : label;
+    const words = kind === "outlier" ? `${labels[label] ?? label} grew most` : label;
     const step = events.step[i] < 0 ? "" : count(events.step[i] + 1);
     const name = (EVENT_NAMES[kind] ?? [kind])[0];
     return row(name, clock(events.start_s[i], digits), seconds(events.seconds[i]), step, words);
