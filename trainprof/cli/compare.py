@@ -154,7 +154,7 @@ def _write_html(comparisons: Sequence[Comparison], output: Path | None) -> None:
     from trainprof.report.html import compared
 
     path = output or Path(comparisons[-1].other[-1].directory, COMPARE_HTML)
-    with replacing(path) as file:
+    with replacing(path, is_yours=output is not None) as file:
         file.write(compared.render(comparisons).encode())
     write(sys.stdout, f"{path}\n")
 

@@ -64,7 +64,7 @@ def write_picture(
         NothingRecorded: If there are no stack samples to write.
     """
     path = directory.path / _NAMES[picture] if output is None else output
-    with replacing(path) as file:
+    with replacing(path, is_yours=output is not None) as file:
         _fill(file, picture, directory, summary, epoch, steps)
     return path
 
@@ -105,27 +105,32 @@ def _fill(
         from trainprof.analysis.lines.recording import read_line_profile
 
         lines = read_line_profile(directory)
-    file.write(page.render(summary, charts, lines).encode())
+    file.write(page.render(summary, charts, lines).encode("utf-8", "backslashreplace"))
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, is_yours: bool) -> Iterator[BinaryIO]:
     """Opens a new file that takes the path's place when it is complete.
 
-    A link is replaced, not followed: a run directory may be somebody else's.
+    A link in a run directory, which may be somebody else's, is replaced.
+
+    Args:
+        is_yours: The path was typed: a link is followed, and the file has the usual mode.
 
     Raises:
         NotWritten: If the file cannot be written.
     """
-    if path.exists() and not path.is_file():
-        raise NotWritten(f"{path} is not a file", hint=_ELSEWHERE)
-    temporary = path.with_name(f"{path.name}.tmp")
+    place = Path(os.path.realpath(path)) if is_yours else path
+    temporary = place.with_name(f"{place.name}.tmp")
+    mode = 0o666 if is_yours else 0o600
     try:
+        if place.exists() and not place.is_file():
+            raise NotWritten(f"{path} is not a file", hint=_ELSEWHERE)
         temporary.unlink(missing_ok=True)
         try:
-            with open(temporary, "xb") as file:
+            with open(temporary, "xb", opener=lambda name, to: os.open(name, to, mode)) as file:
                 yield file
-            os.replace(temporary, path)
+            os.replace(temporary, place)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
