@@ -273,7 +273,7 @@ class _Build:
             first_ns = log.events.start[fetches][:1]
             loader = int(table.loader_of(log.pid or 0, first_ns)[0]) if len(numbers) else 0
             loader = self.process.whole.first_of.get(loader, loader)
-            # Without a fetch it is no worker.
+            # A process without a fetch is not a worker.
             worker = int(numbers[0]) - 1 if len(numbers) else -(log.pid or 0)
             groups.setdefault((loader, worker), []).append(log)
         for (loader, worker), logs in sorted(groups.items()):
