@@ -138,8 +138,8 @@ def closing_sections(summary: RunSummary) -> list[Section]:
     environment = _blocks(summary, details.command_details)
     if summary.run.directory is not None:
         environment += blocks_of(_PAGE.labelled("Run directory", [summary.run.directory]))
-    costs = _blocks(summary, sections.closing_section, sections.lines_section)
-    costs += [] if _has_gpus(summary) else _blocks(summary, gpu.gpu_details)
+    no_gpus = () if _has_gpus(summary) else (gpu.gpu_details,)
+    costs = _blocks(summary, sections.closing_section, *no_gpus, sections.lines_section)
     faults = blocks_of(_PAGE.labelled_rows("Faults", ([sentence(x)] for x in summary.faults)))
     passed = blocks_of(
         _PAGE.labelled_rows(
