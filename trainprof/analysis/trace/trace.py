@@ -334,17 +334,16 @@ class _Build:
         is_here &= (deliveries.start_ns >= self.start_ns) & (
             deliveries.next_end_ns <= self.until_ns
         )
-        # A slice without length cannot be joined; the fetch ends before the call does.
-        is_here &= deliveries.next_start_ns < deliveries.next_end_ns
-        is_here &= deliveries.start_ns < deliveries.end_ns
+        # As the call begins, or after the fetch does: later, a slice inside it would be joined.
+        to_ns = np.maximum(deliveries.next_start_ns, deliveries.start_ns + 1)
+        is_here &= (deliveries.start_ns < deliveries.end_ns) & (to_ns < deliveries.next_end_ns)
         here = rows_of(deliveries, is_here)
         threads = calls.thread[place[is_here]].tolist()
         return Flows(
             from_tid=np.array([self.fetching[pid] for pid in here.pid.tolist()], dtype=np.int64),
             from_ns=here.start_ns - self._origin_ns,
             to_tid=np.array([self.tids[0, thread] for thread in threads], dtype=np.int64),
-            # As the call begins: later, a slice inside it would be joined instead.
-            to_ns=np.maximum(here.next_start_ns, here.start_ns) - self._origin_ns,
+            to_ns=to_ns[is_here] - self._origin_ns,
         )
 
     # device and machine
