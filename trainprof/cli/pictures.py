@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, Final
 
+from trainprof.cli.output import write
 from trainprof.record.errors import TrainprofError
 from trainprof.record.run_directory import REPORT_HTML, SPEEDSCOPE, TRACE
 
@@ -81,7 +83,10 @@ def _fill(
         from trainprof.analysis.trace.trace import trace_of
         from trainprof.report import trace
 
-        trace.write(trace_of(directory, epoch=epoch, steps=steps), file)
+        recorded = trace_of(directory, epoch=epoch, steps=steps)
+        trace.write(recorded, file)
+        if recorded.note is not None:
+            write(sys.stderr, f"trainprof: {recorded.note}\n")
         return
     if picture is Picture.HTML and summary.tuning is not None:
         from trainprof.report.html import tuned

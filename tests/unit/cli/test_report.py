@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from support import charts, summaries
@@ -270,7 +271,7 @@ def test_files_show_the_part_of_the_run_that_is_asked_for(saved, capsys, monkeyp
     made = {
         "trainprof.findings.summarize.summarize": summaries.slow_loader(),
         "trainprof.analysis.charts.charts.charts_of": charts.charts(),
-        "trainprof.analysis.trace.trace.trace_of": None,
+        "trainprof.analysis.trace.trace.trace_of": SimpleNamespace(note="Steps 5 to 7."),
     }
     for function, result in made.items():
         monkeypatch.setattr(
@@ -280,5 +281,7 @@ def test_files_show_the_part_of_the_run_that_is_asked_for(saved, capsys, monkeyp
     words = ["--html", "--trace", "--format", "speedscope", "--epoch", "2", "--steps", "5:9"]
     assert report(str(saved), *words) == 0
     names = ("report.html", "trace.json.gz", "speedscope.json")
-    assert capsys.readouterr().out.splitlines() == [f"{saved}/{name}" for name in names]
+    said = capsys.readouterr()
+    assert said.out.splitlines() == [f"{saved}/{name}" for name in names]
+    assert said.err == "trainprof: Steps 5 to 7.\n"
     assert [(part["epoch"], part["steps"]) for part in asked] == [(1, (4, 9))] * 4
