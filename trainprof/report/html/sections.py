@@ -177,7 +177,23 @@ def _over_time(summary: RunSummary, charts: Charts | None) -> Section:
     if charts.steps is None and charts.machine is None:
         return replace(made, intro=_NO_STEPS)
     pictures = ["time-charts", "window-table"]
-    return replace(made, intro="" if charts.steps else _NO_STEPS, pictures=pictures)
+    intro = _slow_words(charts) if charts.steps else _NO_STEPS
+    return replace(made, intro=intro, pictures=pictures)
+
+
+def _slow_words(charts: Charts) -> str:
+    """Says when the steps were slow, and what grew; empty where no stretch of them was."""
+    slow = charts.slow
+    if slow is None:
+        return ""
+    label = label_of(slow.part)
+    steps = f"steps {count(slow.first + 1)} to {count(slow.last + 1)}"
+    return (
+        f"Slow from {seconds(slow.start_s)} to {seconds(slow.end_s)} ({steps}):"
+        f" {seconds(slow.mean_s)} a step, {seconds(slow.other_s)} in the others."
+        f" {label[:1].upper()}{label[1:]} grew most: by {seconds(slow.part_s)} of the"
+        f" {seconds(slow.mean_s - slow.other_s)}."
+    )
 
 
 def _distributions(charts: Charts | None) -> Section:
