@@ -22,10 +22,10 @@ const PANELS = [
   ["gpu_power", "GPU power"],
 ];
 const SHADES = [
-  ["startup", "start-up", "muted"],
+  ["startup", "start-up, exit", "muted"],
   ["warmup", "warm-up", "warn"],
   ["evaluation", "validation", "good"],
-  ["shutdown", "exit", "muted"],
+  ["shutdown", "", "muted"],
 ];
 const DECIMAL_STEPS = Array.from({ length: 60 }, (_, i) => Number(`${[1, 2, 5][i % 3]}e${Math.floor(i / 3) - 7}`));
 const BINARY_STEPS = Array.from({ length: 50 }, (_, power) => 2 ** power);
@@ -102,8 +102,8 @@ function stepTimeSpec({ steps }, columns) {
     hasLog: longest > WIDE_SPREAD * typical,
     hasMarks: true,
     lines: [
-      { isHidden: isEach, name: "longest", colour: () => faded(colour("accent"), 0.3), width: 0 },
-      { isHidden: isEach, name: "shortest", colour: () => faded(colour("accent"), 0.3), width: 0 },
+      { isHidden: isEach, name: "shortest to longest", from: 1, colour: () => faded(colour("accent"), 0.3), width: 0 },
+      { isHidden: () => true, name: "shortest", colour: () => faded(colour("accent"), 0.3), width: 0 },
       { isHidden: isEach, name: "mean", colour: () => colour("warn"), width: 1 },
       {
         get name() {
@@ -328,7 +328,10 @@ function addLegend(caption, spec, shades, view, dataNow) {
     const at = spec.isStepped ? lowerBound(times, time, true) - 1 : nearest(times, time);
     for (const [i, value] of values.entries()) {
       const known = isInside ? valueAt(spec, data, i, at) : null;
-      value.textContent = isKnown(known) ? ` ${FORMATS[spec.unit](known)}` : "";
+      const { from } = spec.lines[i];
+      const least = from === undefined || !isKnown(known) ? "" : `${FORMATS[spec.unit](valueAt(spec, data, from, at))} to `;
+      value.textContent = isKnown(known) ? ` ${least}${FORMATS[spec.unit](known)}` : "";
+      value.classList.toggle("range", from !== undefined);
     }
   });
   return () => paints.forEach((paint) => paint());
@@ -383,7 +386,7 @@ function addTimeChart(host, spec, view, charts) {
   if (spec.note) caption.append(element("span", { class: "note" }, spec.note));
   const plot = element("div", { class: "plot" });
   host.append(element("figure", { class: "chart", "data-chart": spec.id }, caption, plot));
-  const shades = spec.hasMarks ? SHADES.filter(([kind]) => charts.spans.some((span) => span.kind === kind)) : [];
+  const shades = spec.hasMarks ? SHADES.filter(([kind, words]) => words && charts.spans.some((span) => span.kind === kind)) : [];
   let chart = null;
   const paintLegend = addLegend(caption, spec, shades, view, () => chart.data);
   const drawBelow = (drawn) => drawSpans(drawn, charts.spans, spec.hasMarks);
