@@ -21,7 +21,6 @@ from trainprof.report.text.safe_text import clip_end, one_line
 # By numpy's kind and size: the keys that base.js knows, little endian.
 _ARRAYS: Final = {"f4": "<f4", "f8": "<f8", "i4": "<i4", "u1": "u1"}
 _LONGEST: Final = 300
-_FETCH: Final = {"fetch": "preparing a batch"}
 
 
 def payload(summary: RunSummary, charts: Charts) -> Markup:
@@ -29,7 +28,7 @@ def payload(summary: RunSummary, charts: Charts) -> Markup:
 
     Arrays become {"f4": base64} and the like, tuples lists, and NaN outside arrays null.
     """
-    labels = {key: label_of(key) for key in LEDGER_KEYS} | _FETCH
+    labels = {key: label_of(key) for key in (*LEDGER_KEYS, "fetch")}
     if waits_are_merged(summary):
         labels |= dict.fromkeys(DEVICE_KEYS, DEVICE_LABEL)
     plain = {**_plain(charts), "labels": labels}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -20,7 +21,7 @@ from trainprof.report.page.findings import action_of, not_found, why_passed_over
 from trainprof.report.page.hot_lines import hot_lines_section
 from trainprof.report.text import loader_words
 from trainprof.report.text.layout import Column, Page
-from trainprof.report.text.ledger import label_of, ledger_table
+from trainprof.report.text.ledger import LedgerRow, label_of, ledger_table
 from trainprof.report.text.units import (
     LONG_UNITS,
     byte_count,
@@ -62,6 +63,7 @@ class Section:
     Attributes:
         short: Its name in the navigation.
         pictures: Ids of elements that a script draws in.
+        note: What stands below all else.
     """
 
     id: str
@@ -71,6 +73,7 @@ class Section:
     pictures: list[str] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
+    note: str = ""
 
     @property
     def is_empty(self) -> bool:
@@ -110,7 +113,7 @@ def sections_of(summary: RunSummary, charts: Charts | None) -> list[Section]:
                 device.idle_section,
                 device.devices_section,
                 gpu.gpus_section,
-                gpu.gpu_details,
+                *((gpu.gpu_details,) if _has_gpus(summary) else ()),
             ),
         ),
         Section(
@@ -136,6 +139,7 @@ def closing_sections(summary: RunSummary) -> list[Section]:
     if summary.run.directory is not None:
         environment += blocks_of(_PAGE.labelled("Run directory", [summary.run.directory]))
     costs = _blocks(summary, sections.closing_section, sections.lines_section)
+    costs += [] if _has_gpus(summary) else _blocks(summary, gpu.gpu_details)
     faults = blocks_of(_PAGE.labelled_rows("Faults", ([sentence(x)] for x in summary.faults)))
     passed = blocks_of(
         _PAGE.labelled_rows(
@@ -160,6 +164,10 @@ def closing_sections(summary: RunSummary) -> list[Section]:
 
 def _blocks(summary: RunSummary, *sections: _Lines) -> list[Block]:
     return blocks_of(line for section in sections for line in section(summary, _PAGE))
+
+
+def _has_gpus(summary: RunSummary) -> bool:
+    return summary.system is not None and bool(summary.system.gpus)
 
 
 def _over_time(summary: RunSummary, charts: Charts | None) -> Section:
@@ -198,12 +206,14 @@ def _hot_lines(summary: RunSummary, charts: Charts | None) -> Section:
 
 def _loaders(summary: RunSummary, charts: Charts | None) -> Section:
     has_lanes = charts is not None and bool(charts.lanes)
+    has_workers = any(map(loader_words.worker_columns, summary.loaders))
     return Section(
         "loaders",
         "Loaders and workers",
         "Loaders",
         pictures=["lanes"] if has_lanes else [],
         blocks=_blocks(summary, sections.loaders_section),
+        note=f"Workers: {loader_words.LEGEND}." if has_workers else "",
         parts=[
             Part(
                 f"Loader {loader.id} at {loader.site}: {loader_words.makers(loader)}",
@@ -238,10 +248,7 @@ def _loader(loader: Loader, summary: RunSummary) -> Iterator[Block]:
             ]
             yield Block(columns=columns, bars=[[("accent", part.share)] for part in parts])
     yield from _tables(words.distributions(loader))
-    workers = words.worker_columns(loader)
-    yield from _tables(workers)
-    if workers:
-        yield Block(text=f"{words.LEGEND}.")
+    yield from _tables(words.worker_columns(loader))
     yield from _tables(words.slow_sample_columns(fetch) if fetch else ())
 
 
@@ -255,7 +262,9 @@ def _whole_run(summary: RunSummary) -> list[Block]:
         reason = sections.why_not_measured(summary, "ledger")
         ledger = [Block(text=f"Where the time went: {reason}")]
     else:
-        rows = [*table.rows, table.total]
+        keys, rows = _without_tiny(ledger_keys(summary, table), table.rows)
+        bars = [[(f"key-{key}", x.share)] for key, x in zip(keys, rows, strict=True)]
+        rows.append(table.total)
         title = "Where the time went"
         title += f", mean of {table.ranks} ranks" if table.ranks > 1 else ""
         columns = [
@@ -268,8 +277,6 @@ def _whole_run(summary: RunSummary) -> list[Block]:
         if table.has_device:
             unit = f"{table.run_unit} on the GPU"
             columns.append(Column(unit, [row.on_device for row in rows]))
-        keys = ledger_keys(summary, table)
-        bars = [[(f"key-{key}", x.share)] for key, x in zip(keys, table.rows, strict=True)]
         ledger = [Block(columns=columns, bars=[*bars, []])]
     parts = _blocks(
         summary,
@@ -280,7 +287,19 @@ def _whole_run(summary: RunSummary) -> list[Block]:
         details.training_details,
     )
     epochs = _blocks(summary, sections.epochs_section)
+    if epochs and not epochs[0].rows[0].label:
+        epochs[0].rows[0] = replace(epochs[0].rows[0], label="Epochs")
     return [*ledger, *parts, *epochs, *_tables(_outlier_columns(summary))]
+
+
+def _without_tiny(keys: list[str], rows: list[LedgerRow]) -> tuple[list[str], list[LedgerRow]]:
+    """Returns both with the rows in which all figures are 0.0 made one."""
+    figures = ("seconds", "percent", "per_step", "on_device")
+    tiny = [x for x in rows if not any(re.search("[1-9]", getattr(x, y)) for y in figures)]
+    shown = [pair for pair in zip(keys, rows, strict=True) if pair[1] not in tiny]
+    if tiny:
+        shown.append(("rest", replace(tiny[0], label=", ".join(row.label for row in tiny))))
+    return [key for key, _ in shown], [row for _, row in shown]
 
 
 def _ranks(summary: RunSummary) -> list[Block]:
@@ -319,19 +338,17 @@ def _ledger_of(rank: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _outlier_columns(summary: RunSummary) -> list[Column]:
-    """Returns the longest outliers with what was sampled in them."""
+    """Returns the longest outliers with what was sampled in most of them."""
     outliers = summary.outliers[:_OUTLIERS_SHOWN]
     if not outliers:
         return []
-    known = {
-        name: header
-        for name, (header, _) in _SAMPLED.items()
-        if any(number_at(outlier.samples, name) is not None for outlier in outliers)
-    }
-    sampled = [
-        Column(header, [_SAMPLED[name][1](number_at(x.samples, name)) for x in outliers])
-        for name, header in known.items()
-    ]
+    sampled = []
+    for name, (header, written) in _SAMPLED.items():
+        numbers = [number_at(outlier.samples, name) for outlier in outliers]
+        # Few samples fall into steps that are shorter than the time between two.
+        if 2 * numbers.count(None) <= len(numbers):
+            cells = ["" if number is None else written(number) for number in numbers]
+            sampled.append(Column(header, cells))
     every = summary.outliers_in_all
     of = f", the longest of {count(every)}" if every > len(outliers) else ""
     return [
