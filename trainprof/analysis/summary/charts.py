@@ -189,7 +189,7 @@ class Lane:
 BETWEEN: Final = "..."
 RARER: Final = "rarer calls"
 NO_LINE: Final = "no line of your code"
-MET_LATE: Final = "met late"
+MET_LATE: Final = "sampled late"
 UNKNOWN_LINE: Final = "line unknown"
 
 
