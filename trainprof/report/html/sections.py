@@ -138,8 +138,8 @@ def closing_sections(summary: RunSummary) -> list[Section]:
     environment = _blocks(summary, details.command_details)
     if summary.run.directory is not None:
         environment += blocks_of(_PAGE.labelled("Run directory", [summary.run.directory]))
-    costs = _blocks(summary, sections.closing_section, sections.lines_section)
-    costs += [] if _has_gpus(summary) else _blocks(summary, gpu.gpu_details)
+    no_gpus = () if _has_gpus(summary) else (gpu.gpu_details,)
+    costs = _blocks(summary, sections.closing_section, *no_gpus, sections.lines_section)
     faults = blocks_of(_PAGE.labelled_rows("Faults", ([sentence(x)] for x in summary.faults)))
     passed = blocks_of(
         _PAGE.labelled_rows(
@@ -177,7 +177,23 @@ def _over_time(summary: RunSummary, charts: Charts | None) -> Section:
     if charts.steps is None and charts.machine is None:
         return replace(made, intro=_NO_STEPS)
     pictures = ["time-charts", "window-table"]
-    return replace(made, intro="" if charts.steps else _NO_STEPS, pictures=pictures)
+    intro = _slow_words(charts) if charts.steps else _NO_STEPS
+    return replace(made, intro=intro, pictures=pictures)
+
+
+def _slow_words(charts: Charts) -> str:
+    """Says when the steps were slow, and what grew; empty where no stretch of them was."""
+    slow = charts.slow
+    if slow is None:
+        return ""
+    label = label_of(slow.part)
+    steps = f"steps {count(slow.first + 1)} to {count(slow.last + 1)}"
+    return (
+        f"Slow from {seconds(slow.start_s)} to {seconds(slow.end_s)} ({steps}):"
+        f" {seconds(slow.mean_s)} a step, {seconds(slow.other_s)} in the others."
+        f" {label[:1].upper()}{label[1:]} grew most: by {seconds(slow.part_s)} of the"
+        f" {seconds(slow.mean_s - slow.other_s)}."
+    )
 
 
 def _distributions(charts: Charts | None) -> Section:
