@@ -188,12 +188,14 @@ def _slow_words(charts: Charts) -> str:
     if slow is None:
         return ""
     label = label_of(slow.part)
+    added_s = slow.mean_s - slow.other_s
+    # A part grows by more than the step where others shrink.
+    of_all = f" of the {seconds(added_s)}" if slow.part_s < added_s else ""
     steps = f"steps {count(slow.first + 1)} to {count(slow.last + 1)}"
     return (
         f"Slow from {seconds(slow.start_s)} to {seconds(slow.end_s)} ({steps}):"
         f" {seconds(slow.mean_s)} a step, {seconds(slow.other_s)} in the others."
-        f" {label[:1].upper()}{label[1:]} grew most: by {seconds(slow.part_s)} of the"
-        f" {seconds(slow.mean_s - slow.other_s)}."
+        f" {label[:1].upper()}{label[1:]} grew most: by {seconds(slow.part_s)}{of_all}."
     )
 
 
