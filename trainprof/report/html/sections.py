@@ -35,6 +35,7 @@ from trainprof.report.text.units import (
 _PAGE: Final = HtmlPage(verbose=True)
 _NO_RECORDING: Final = "Nothing to draw: the run's recording is missing or empty."
 _NO_STEPS: Final = "No training step was seen, so no step is drawn."
+_NO_STACKS: Final = "No stack was sampled in this run."
 _NO_LINES: Final = "Lines with too few stack samples are not listed."
 _OUTLIERS_SHOWN: Final = 20
 # What was sampled in an outlier, as its column and how it is written.
@@ -212,7 +213,10 @@ def _heatmap(charts: Charts | None) -> Section:
 
 def _flame(charts: Charts | None) -> Section:
     made = Section("stacks", "Flame graph of the stack samples", "Flame graph")
-    return made if charts is None else replace(made, pictures=["flame"])
+    if charts is None:
+        return made
+    has_stacks = bool(charts.stacks.stacks)
+    return replace(made, **({"pictures": ["flame"]} if has_stacks else {"intro": _NO_STACKS}))
 
 
 def _hot_lines(summary: RunSummary, charts: Charts | None) -> Section:

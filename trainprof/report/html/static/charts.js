@@ -22,10 +22,10 @@ const PANELS = [
   ["gpu_power", "GPU power"],
 ];
 const SHADES = [
-  ["startup", "start-up", "muted"],
+  ["startup", "start-up, exit", "muted"],
   ["warmup", "warm-up", "warn"],
   ["evaluation", "validation", "good"],
-  ["shutdown", "exit", "muted"],
+  ["shutdown", "", "muted"],
 ];
 const DECIMAL_STEPS = Array.from({ length: 60 }, (_, i) => Number(`${[1, 2, 5][i % 3]}e${Math.floor(i / 3) - 7}`));
 const BINARY_STEPS = Array.from({ length: 50 }, (_, power) => 2 ** power);
@@ -102,10 +102,16 @@ function stepTimeSpec({ steps }, columns) {
     hasLog: longest > WIDE_SPREAD * typical,
     hasMarks: true,
     lines: [
-      { isHidden: isEach, name: "longest", colour: () => faded(colour("accent"), 0.3), width: 0 },
-      { isHidden: isEach, name: "shortest", colour: () => faded(colour("accent"), 0.3), width: 0 },
+      { isHidden: isEach, name: "shortest to longest", from: 1, colour: () => faded(colour("accent"), 0.3), width: 0 },
+      { isHidden: () => true, name: "shortest", colour: () => faded(colour("accent"), 0.3), width: 0 },
       { isHidden: isEach, name: "mean", colour: () => colour("warn"), width: 1 },
-      { name: () => (isEach() ? "step" : steps.per_bin > 1 ? "about median" : "median"), colour: () => colour("accent"), width: 1.6 },
+      {
+        get name() {
+          return isEach() ? "step" : steps.per_bin > 1 ? "about median" : "median";
+        },
+        colour: () => colour("accent"),
+        width: 1.6,
+      },
     ],
     bands: [[0, 1, () => faded(colour("accent"), 0.22)]],
     values: () => {
@@ -281,10 +287,6 @@ function drawOutliers(chart, events) {
   }
 }
 
-function nameOf({ name }) {
-  return typeof name === "function" ? name() : name;
-}
-
 /** What a chart shows in words: the range of each line. */
 function chartWords(spec, data) {
   const format = FORMATS[spec.unit];
@@ -293,7 +295,7 @@ function chartWords(spec, data) {
     const values = line.isHidden?.() ? [] : [...data[0].keys()].map((at) => valueAt(spec, data, i, at)).filter(isKnown);
     if (values.length === 0) continue;
     const [least, most] = [Math.min, Math.max].map((pick) => values.reduce((x, y) => pick(x, y)));
-    ranges.push(`${nameOf(line)} ${format(least)} to ${format(most)}`);
+    ranges.push(`${line.name} ${format(least)} to ${format(most)}`);
   }
   const more = ranges.length > 8 ? `; and ${ranges.length - 8} more` : "";
   return `${spec.title} over time: ${ranges.slice(0, 8).join("; ") || "nothing in this window"}${more}.`;
@@ -303,24 +305,21 @@ function chartWords(spec, data) {
 function addLegend(caption, spec, shades, view, dataNow) {
   const legend = element("span", { class: "legend" });
   const paints = [];
-  const add = (colourNow, words, value = "", isHidden = () => false) => {
+  const add = (line, value = "") => {
     const [mark, name] = [swatch(), element("span")];
     const entry = element("span", { class: "entry" }, mark, name, value);
     legend.append(entry);
     paints.push(() => {
-      mark.style.background = colourNow();
-      name.textContent = words();
-      entry.hidden = isHidden();
+      mark.style.background = line.colour();
+      name.textContent = line.name;
+      entry.hidden = line.isHidden?.() ?? false;
     });
   };
   const values = spec.lines.map(() => element("span", { class: "value" }));
   const order = [...spec.lines.keys()];
   if (spec.isStack) order.reverse();
-  for (const i of order) {
-    const line = spec.lines[i];
-    add(line.colour, () => nameOf(line), values[i], line.isHidden);
-  }
-  for (const [, words, name] of shades) add(() => faded(colour(name), 0.3), () => words);
+  for (const i of order) add(spec.lines[i], values[i]);
+  for (const [, name, of] of shades) add({ name, colour: () => faded(colour(of), 0.3) });
   caption.append(legend);
   view.cursorListeners.push((time) => {
     const data = dataNow();
@@ -329,7 +328,10 @@ function addLegend(caption, spec, shades, view, dataNow) {
     const at = spec.isStepped ? lowerBound(times, time, true) - 1 : nearest(times, time);
     for (const [i, value] of values.entries()) {
       const known = isInside ? valueAt(spec, data, i, at) : null;
-      value.textContent = isKnown(known) ? ` ${FORMATS[spec.unit](known)}` : "";
+      const { from } = spec.lines[i];
+      const least = from === undefined || !isKnown(known) ? "" : `${FORMATS[spec.unit](valueAt(spec, data, from, at))} to `;
+      value.textContent = isKnown(known) ? ` ${least}${FORMATS[spec.unit](known)}` : "";
+      value.classList.toggle("range", from !== undefined);
     }
   });
   return () => paints.forEach((paint) => paint());
@@ -384,7 +386,7 @@ function addTimeChart(host, spec, view, charts) {
   if (spec.note) caption.append(element("span", { class: "note" }, spec.note));
   const plot = element("div", { class: "plot" });
   host.append(element("figure", { class: "chart", "data-chart": spec.id }, caption, plot));
-  const shades = spec.hasMarks ? SHADES.filter(([kind]) => charts.spans.some((span) => span.kind === kind)) : [];
+  const shades = spec.hasMarks ? SHADES.filter(([kind, words]) => words && charts.spans.some((span) => span.kind === kind)) : [];
   let chart = null;
   const paintLegend = addLegend(caption, spec, shades, view, () => chart.data);
   const drawBelow = (drawn) => drawSpans(drawn, charts.spans, spec.hasMarks);

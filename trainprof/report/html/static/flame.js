@@ -1,6 +1,6 @@
 // The flame graph of the stack samples, which analysis/charts/stack_samples.py adds up.
 
-const [FLAME_ROW, FLAME_FUNCTIONS, FLAME_MOST_FUNCTIONS] = [20, 10, 20];
+const [FLAME_ROW, FLAME_MOST_FUNCTIONS] = [20, 20];
 const FLAME_TIMES = { self: "Self time", total: "Total time", late: "Sampled late" };
 const FLAME_THREADS = { training: "Training thread", workers: "Loader workers", main: "Main thread" };
 const FLAME_PHASES = { loop: (key) => key !== "startup" && key !== "shutdown", all: () => true };
@@ -140,13 +140,8 @@ class FlameGraph {
     const [name, place] = ["Function", "Most of it at"].map((text) => element("th", { scope: "col" }, text));
     const head = element("tr", {}, name, ...this.heads.map(([, th]) => th), place);
     this.heads[2][1].title = "Samples that came late: their time may be of lines before.";
-    this.more = element("button", { type: "button" });
-    this.more.addEventListener("click", () => {
-      this.isLong = true;
-      this.showTable();
-    });
     const attributes = { class: "flame-table", tabindex: "0", role: "region", "aria-label": "Functions" };
-    return element("div", attributes, element("table", {}, element("thead", {}, head), this.rows), this.more);
+    return element("div", attributes, element("table", {}, element("thead", {}, head), this.rows));
   }
 
   showThread() {
@@ -290,12 +285,8 @@ class FlameGraph {
     const hasLate = this.top.late >= 0.02 * this.top.total;
     this.column = column === "late" && !hasLate ? "self" : column;
     const functions = flameFunctions(this.top, this.frames).sort((a, b) => b[this.column] - a[this.column]);
-    const most = Math.min(functions.length, FLAME_MOST_FUNCTIONS);
-    const shown = this.isLong ? most : Math.min(most, FLAME_FUNCTIONS);
-    this.more.textContent = `${most - shown} more`;
-    this.more.hidden = most === shown;
     const time = (spent) => (spent ? `${seconds(spent)} (${percent(spent / this.top.total)})` : "");
-    const rows = functions.slice(0, shown).map(({ name, place, self, total, late }) => {
+    const rows = functions.slice(0, FLAME_MOST_FUNCTIONS).map(({ name, place, self, total, late }) => {
       const times = [self, total, late].map((spent) => element("td", { class: "number" }, time(spent)));
       times[2].hidden = !hasLate;
       return element("tr", {}, element("td", {}, name), ...times, element("td", {}, place));

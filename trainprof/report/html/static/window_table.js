@@ -93,10 +93,14 @@ function describeSteps(charts, view) {
   const grown = parts
     .filter((part) => part.key !== null && part.here - part.all > 0.05 * meanOfAll)
     .sort((a, b) => b.here - b.all - (a.here - a.all));
+  // Where most parts took longer by the same factor, none of them is what made the difference.
+  const mean = sumOf(steps.total_s, first, last) / n;
+  const near = parts.filter(({ here, all }) => Math.abs(Math.log((here * meanOfAll) / (all * mean))) < Math.log(1.25));
+  const isAlike = grown.length > 0 && grown[0].here - grown[0].all < 0.6 * (mean - meanOfAll) && near.length > parts.length / 2;
   return {
     n,
     numbers: [steps.first[first] + 1, steps.first[last - 1] + steps.count[last - 1]],
-    mean: sumOf(steps.total_s, first, last) / n,
+    mean,
     meanOfAll,
     median: quantile(times, 0.5),
     p95: quantile(times, 0.95),
@@ -104,7 +108,7 @@ function describeSteps(charts, view) {
     outliers: sumOf(steps.outliers, first, last),
     isAbout: steps.per_bin > 1,
     parts,
-    grown: grown[0] ?? null,
+    grown: isAlike ? null : (grown[0] ?? null),
   };
 }
 
@@ -119,9 +123,11 @@ function headline(description, view, whole, hasWarmUp) {
   // The figures at the top of the page are without it.
   const words = `${span}${hasWarmUp ? ", with warm-up" : ""}: ${counted(n, "step")}, mean ${seconds(mean)}${compared}.`;
   if (view.isWhole || grown === null) return words;
-  const change = comparedWords(grown.here, grown.all);
+  const [by, added] = [grown.here - grown.all, mean - meanOfAll];
+  // Others may have become shorter.
+  const of = by <= added ? ` of the ${seconds(added)} more` : " a step";
   const label = `${grown.label[0].toUpperCase()}${grown.label.slice(1)}`;
-  return `${words} ${label}: ${change}${change.endsWith("more") ? ` than in ${whole}` : ""}.`;
+  return `${words} ${label} adds ${seconds(by)}${of}.`;
 }
 
 function table(caption, heads, rows) {
@@ -205,8 +211,8 @@ function withoutRepeated({ kinds, kind, step, seconds: took }, indices) {
 }
 
 /** The longest events, of each kind at most its share of the rows. */
-function longestOf(events, indices) {
-  const most = Math.ceil(SHOWN_EVENTS / new Set(indices.map((i) => events.kind[i])).size);
+function longestOf(events, indices, isWhole) {
+  const most = Math.min(isWhole ? 3 : SHOWN_EVENTS, Math.ceil(SHOWN_EVENTS / new Set(indices.map((i) => events.kind[i])).size));
   const numbers = new Map();
   const shown = indices.filter((i) => {
     const number = (numbers.get(events.kind[i]) ?? 0) + 1;
@@ -219,7 +225,7 @@ function longestOf(events, indices) {
 function eventsTable({ events, labels }, indices, view) {
   const digits = (view.to - view.from) / 1000;
   const distinct = withoutRepeated(events, indices);
-  const shown = longestOf(events, distinct);
+  const shown = longestOf(events, distinct, view.isWhole);
   const short = shortLabels(events.labels);
   const rows = shown.map((i) => {
     const kind = events.kinds[events.kind[i]];
@@ -232,7 +238,7 @@ function eventsTable({ events, labels }, indices, view) {
     return row(name, clock(events.start_s[i], digits), seconds(events.seconds[i]), step, where);
   });
   const more = distinct.length - shown.length;
-  const caption = more > 0 ? `The longest of each kind (${count(more)} more are shorter)` : "What took long";
+  const caption = more > 0 ? `The longest of each kind (${count(more)} more)` : "What took long";
   return table(caption, ["What", "at", "took", "step", "where"], rows);
 }
 
