@@ -38,14 +38,14 @@ def test_perfetto_reads_every_slice_flow_and_counter(tmp_path, browser: Browser)
             "backward": (12, 12 * 300 * US),
             "garbage collection": (12, 12 * GC_NS),
             "checkpoints": (2, 2 * SAVE_NS),
-            "fetch": (12, 12 * FETCH_NS),
+            "preparing a batch": (12, 12 * FETCH_NS),
             "collate": (12, 12 * COLLATE_NS),
             "sample 4711": (12, 12 * 100 * US),
         }
         assert {name: slices[name] for name in planted} == planted
         assert shown.query(JOINED) == [
-            ["fetch", "first batch of an epoch", 2],
-            ["fetch", "waiting for data", 10],
+            ["preparing a batch", "first batch of an epoch", 2],
+            ["preparing a batch", "waiting for data", 10],
         ]
         assert shown.query(COUNTERS) == [
             ["CPU host %", 1, 50],
