@@ -7,12 +7,11 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import typer
 from support import docs
 from support.docs import DOCS, FINDINGS, README, ROOT, TESTED, UPDATE
 
 from trainprof.analysis.summary.run_summary import RunSummary
-from trainprof.cli.app import app
+from trainprof.cli.app import built_verbs
 
 PACKAGE = ROOT / "trainprof"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
@@ -101,7 +100,7 @@ def test_every_page_is_in_the_navigation():
 
 
 def test_options_are_those_of_the_commands():
-    verbs = typer.main.get_command(app).commands
+    verbs = built_verbs().commands
     known = {
         verb: {name for x in command.params for name in x.opts if name.startswith("--")}
         for verb, command in verbs.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib
 import os
 import sys
 import traceback
@@ -13,27 +14,23 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from trainprof import __version__
-from trainprof.cli.clean import clean
-from trainprof.cli.compare import compare
 from trainprof.cli.help import ProgramHelp, VerbHelp
-from trainprof.cli.lines import ScriptOrRun, lines, names_saved_run, saved_lines
-from trainprof.cli.list_runs import list_runs
-from trainprof.cli.options import runs_a_script
 from trainprof.cli.output import complain
-from trainprof.cli.report import report
-from trainprof.cli.run import run
-from trainprof.cli.tune import tune
 from trainprof.record.errors import TrainprofError
 
 PROGRAM: Final = "trainprof"
-VERBS: Final[dict[str, Callable[..., object]]] = {
-    "run": runs_a_script(run),
-    "lines": runs_a_script(lines, ScriptOrRun),
-    "report": report,
-    "list": list_runs,
-    "clean": clean,
-    "compare": compare,
-    "tune": tune,
+# What `lines` is where its SCRIPT is a saved run.
+_SAVED_LINES: Final = "saved-lines"
+# Module and function of each: the one asked for is imported alone.
+VERBS: Final = {
+    "run": "trainprof.cli.run:run",
+    "lines": "trainprof.cli.lines:lines",
+    "report": "trainprof.cli.report:report",
+    "list": "trainprof.cli.list_runs:list_runs",
+    "clean": "trainprof.cli.clean:clean",
+    "compare": "trainprof.cli.compare:compare",
+    "tune": "trainprof.cli.tune:tune",
+    _SAVED_LINES: "trainprof.cli.lines:saved_lines",
 }
 # In the list of commands, and two examples.
 _ABOUT: Final = {
@@ -68,31 +65,17 @@ _ABOUT: Final = {
         "trainprof tune train.py",
         "trainprof tune --budget 6m train.py --epochs 1",
     ),
+    _SAVED_LINES: ("", "trainprof lines latest"),
 }
 # Those that take a script: what follows SCRIPT is not ours.
 _SCRIPT_VERBS: Final = frozenset({"run", "lines", "tune"})
 # Of those, the ones that exit as the script does: a failure before it starts is 125.
 _LAUNCHING_VERBS: Final = frozenset({"run", "lines"})
-# What `lines` is where its SCRIPT is a saved run.
-_SAVED_LINES: Final = "saved-lines"
 _LAUNCH_FAILED: Final = 125
 _USER_ERROR: Final = 2
 _BROKEN_PIPE: Final = 141  # 128 + SIGPIPE, as a shell shows it
 _MODULE_OPTION: Final = "-m"
 _END_OF_OPTIONS: Final = "--"
-
-app = typer.Typer(
-    name=PROGRAM,
-    cls=ProgramHelp,
-    epilog="trainprof run train.py --epochs 1\ntrainprof report latest --why 1",
-    rich_markup_mode=None,  # rich would double the start-up
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for _verb, _command in VERBS.items():
-    _short, *_examples = _ABOUT[_verb]
-    app.command(_verb, cls=VerbHelp, short_help=_short, epilog="\n".join(_examples))(_command)
-app.command(_SAVED_LINES, cls=VerbHelp, epilog="trainprof lines latest", hidden=True)(saved_lines)
 
 
 class UnknownVerb(TrainprofError):
@@ -106,7 +89,6 @@ def _show_version(is_asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def trainprof(
     version: Annotated[
         bool,
@@ -123,7 +105,8 @@ def main() -> NoReturn:
 
 def run_command(arguments: Sequence[str]) -> int:
     """Runs one command and returns its exit status; `run` itself exits as the script did."""
-    command = _built_verbs()
+    verb = [word for word in arguments[:1] if word in VERBS]
+    command = built_verbs(*verb, *([_SAVED_LINES] if verb == ["lines"] else []))
     words, is_launching = _split(command, arguments)
     is_debug = "--debug" in our_part(words)
     failed = _LAUNCH_FAILED if is_launching else _USER_ERROR
@@ -142,9 +125,44 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 @functools.cache
-def _built_verbs() -> Any:
-    """The verbs with their options; building them takes as long as a small report."""
+def built_verbs(*names: str) -> Any:
+    """Returns trainprof's command with these verbs, or with all.
+
+    Importing and building all of them takes as long as a small report.
+    """
+    app = typer.Typer(
+        name=PROGRAM,
+        cls=ProgramHelp,
+        callback=trainprof,
+        epilog="trainprof run train.py --epochs 1\ntrainprof report latest --why 1",
+        rich_markup_mode=None,  # rich would double the start-up
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for verb in names or VERBS:
+        short_help, *examples = _ABOUT[verb]
+        app.command(
+            verb,
+            cls=VerbHelp,
+            short_help=short_help,
+            epilog="\n".join(examples),
+            hidden=verb == _SAVED_LINES,
+        )(_function_of(verb))
     return typer.main.get_command(app)
+
+
+def _function_of(verb: str) -> Callable[..., object]:
+    module, _, name = VERBS[verb].partition(":")
+    function: Callable[..., object] = getattr(importlib.import_module(module), name)
+    if verb not in _LAUNCHING_VERBS:
+        return function
+    from trainprof.cli.options import runs_a_script
+
+    if verb == "run":
+        return runs_a_script(function)
+    from trainprof.cli.lines import ScriptOrRun
+
+    return runs_a_script(function, ScriptOrRun)
 
 
 def _split(command: Any, arguments: Sequence[str]) -> tuple[list[str], bool]:
@@ -153,19 +171,22 @@ def _split(command: Any, arguments: Sequence[str]) -> tuple[list[str], bool]:
     if words[0] not in _SCRIPT_VERBS:
         return words, False
     valued = options_with_value(command.commands[words[0]])
-    script = script_word(words[1:], valued) if words[0] == "lines" else None
-    if script is not None and names_saved_run(script):
-        return [_SAVED_LINES, *words[1:]], False
+    if words[0] == "lines":
+        from trainprof.cli.lines import names_saved_run
+
+        script = script_word(words[1:], valued)
+        if script is not None and names_saved_run(script):
+            return [_SAVED_LINES, *words[1:]], False
     return [words[0], *separated(words[1:], valued)], words[0] in _LAUNCHING_VERBS
 
 
 def _check_verb(word: str) -> None:
-    if word.startswith("-") or word in {*VERBS, _SAVED_LINES}:
+    if word.startswith("-") or word in VERBS:
         return
     if os.path.exists(word) or word.endswith(".py"):
         hint: str | None = f"run a script with: {PROGRAM} run {word}"
     else:
-        hint = _nearest(word, VERBS) or f"see {PROGRAM} --help"
+        hint = _nearest(word, VERBS.keys() - {_SAVED_LINES}) or f"see {PROGRAM} --help"
     raise UnknownVerb(f"unknown command {word!r}", hint=hint)
 
 

@@ -231,8 +231,9 @@ FORMATS: Final = tuple(format.value for format in Format)
 _SHORT_FORMATS: Final = {"md": Format.MARKDOWN.value, "text": Format.TERMINAL.value}
 
 
-def parse_format(text: str) -> Format:
-    return Format(one_of(*FORMATS)(_SHORT_FORMATS.get(text.lower(), text)))
+def parse_format(text: str, others: Sequence[str] = ()) -> Format:
+    """Returns a format; typer.BadParameter names `others` that the verb has, too."""
+    return Format(one_of(*FORMATS, *others)(_SHORT_FORMATS.get(text.lower(), text)))
 
 
 _FORMAT: Final = f"Format of the output.  [default: {Format.TERMINAL.value}]"

@@ -1,4 +1,4 @@
-"""`trainprof report`: renders a saved run on stdout."""
+"""`trainprof report`: renders a saved run on stdout, or as a file."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import contextlib
 import re
 import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import typer
 
 from trainprof.cli import options
-from trainprof.cli.options import Format, FormatOption, at_least, choosing
+from trainprof.cli.options import FORMATS, Format, at_least, choosing, parse_format, reporting
 from trainprof.cli.output import Working, is_terminal, json_text, page_of, write, write_bytes
+from trainprof.cli.pictures import PICTURES, Picture, write_picture
 from trainprof.cli.saved_runs import RUN_HELP, RunDamaged, find_run, unreadable
 from trainprof.record.errors import TrainprofError
 from trainprof.record.files import read_run_json
@@ -33,6 +35,10 @@ _ONLY_STEPS: Final = "Only steps A to B, counted from 1."
 _LOADER: Final = "Only this loader: its id, or its line such as train.py:84."
 _WHY: Final = "The measurements behind a finding: its number on the page, or its id."
 _EXPLAIN: Final = "What a finding means; needs no RUN."
+_FORMAT: Final = f"Format of the output.  [default: {Format.TERMINAL.value}]"
+_HTML: Final = "Write report.html into the run: charts, flame graph, all details."
+_TRACE: Final = "Write trace.json.gz into the run, for ui.perfetto.dev."
+_OUTPUT: Final = "Write this file instead, with --html, --trace or their formats."
 _PATCH: Final = "Print the changes to your files as a diff; no file is changed."
 
 
@@ -44,9 +50,27 @@ class RuleNotFound(TrainprofError):
     slug: ClassVar[str] = "rule-not-found"
 
 
+def _format(text: str) -> str:
+    return text.lower() if text.lower() in PICTURES else parse_format(text, PICTURES).value
+
+
 def report(
     run: Annotated[str | None, typer.Argument(metavar="RUN", help=RUN_HELP)] = None,
-    format: FormatOption = Format.TERMINAL,
+    format: Annotated[
+        str,
+        reporting(
+            "--format",
+            parser=_format,
+            metavar="|".join((*FORMATS, *PICTURES)),
+            show_default=False,
+            help=_FORMAT,
+        ),
+    ] = Format.TERMINAL.value,
+    html: Annotated[bool, reporting("--html", help=_HTML)] = False,
+    trace: Annotated[bool, reporting("--trace", help=_TRACE)] = False,
+    output: Annotated[
+        Path | None, reporting("-o", "--output", metavar="FILE", help=_OUTPUT)
+    ] = None,
     epoch: Annotated[int | None, choosing(parser=at_least(1), metavar="N", help=_EPOCH)] = None,
     steps: Annotated[str | None, choosing(metavar="A:B", help=_ONLY_STEPS)] = None,
     loader: Annotated[str | None, choosing(metavar="ID", help=_LOADER)] = None,
@@ -57,31 +81,61 @@ def report(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Show a saved run again, as page, JSON or Markdown."""
+    """Show a saved run again, as page, JSON or Markdown, or write it as a file."""
     if explain is not None:
         write(sys.stdout, _explained(_rule(explain), explain))
         return
     if loader is not None and (why is not None or suggest_patch):
         other = "--why" if why is not None else "--suggest-patch"
         raise typer.BadParameter(f"not together with {other}", param_hint="'--loader'")
+    pictures = _pictures(format, html=html, trace=trace)
+    others = {"--why": why, "--loader": loader, "--suggest-patch": suggest_patch or None}
+    _check(pictures, output, [name for name, value in others.items() if value is not None])
     asked = None if why is None or why.isdecimal() else _rule(why)
     chosen_steps, rules = _step_range(steps), options.thresholds(rule)
     if run is None:
         raise typer.BadParameter("missing: name a run, such as latest", param_hint="'RUN'")
-    directory = find_run(run)
+    directory, first_epoch = find_run(run), None if epoch is None else epoch - 1
     if epoch is None and chosen_steps is None and not rules:
         summary = summary_of(directory)
     else:
-        chosen_epoch = None if epoch is None else epoch - 1
-        summary = _rebuilt_summary(directory, chosen_epoch, chosen_steps, rules or None)
-    if suggest_patch:
+        summary = _rebuilt_summary(directory, first_epoch, chosen_steps, rules or None)
+    if pictures:
+        for picture in pictures:
+            with Working(sys.stderr, f"drawing {directory.path.name}"):
+                path = write_picture(
+                    picture,
+                    directory,
+                    summary,
+                    output=output,
+                    epoch=first_epoch,
+                    steps=chosen_steps,
+                )
+            write(sys.stdout, f"{path}\n")
+    elif suggest_patch:
         _write_patches(directory, summary)
     elif why is not None:
         asked = asked or _numbered(summary, int(why))
         write(sys.stdout, _reasons(summary, asked, rules or _rules_of(directory)))
     else:
         index = None if loader is None else find_loader(summary, loader)
-        write(sys.stdout, rendered(summary, format, verbose=verbose, loader=index))
+        text = rendered(summary, Format(format), verbose=verbose, loader=index)
+        write(sys.stdout, text)
+
+
+def _pictures(format: str, *, html: bool, trace: bool) -> list[Picture]:
+    """Returns the files to write, each once."""
+    wanted = {Picture.HTML: html, Picture.TRACE: trace}
+    return [x for x in Picture if wanted.get(x) or format == x.value]
+
+
+def _check(pictures: list[Picture], output: Path | None, others: list[str]) -> None:
+    if output is not None and len(pictures) != 1:
+        why = "takes one file" if pictures else "needs --html, --trace or --format html"
+        raise typer.BadParameter(why, param_hint="'--output'")
+    if pictures and others:
+        names = ", ".join(picture.value for picture in pictures)
+        raise typer.BadParameter(f"not together with {names}", param_hint=f"'{others[0]}'")
 
 
 def _write_patches(directory: RunDirectory, summary: RunSummary) -> None:

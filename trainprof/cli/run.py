@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import shlex
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
-from trainprof.cli.options import Order, recording
+from trainprof.cli.options import Order, recording, reporting
 from trainprof.cli.output import Working, complain, is_terminal, page_of, write, write_line
 from trainprof.launch import signals
 from trainprof.launch.manifest import exit_reason
@@ -18,6 +22,7 @@ from trainprof.launch.options import LineOptions
 from trainprof.launch.outcome import Outcome, mirror_exit
 from trainprof.launch.run import FinishedRun
 from trainprof.launch.run import run as launch
+from trainprof.record.errors import TrainprofError
 from trainprof.record.run_directory import RANKS, RunDirectory, write_json
 
 if TYPE_CHECKING:
@@ -26,12 +31,19 @@ if TYPE_CHECKING:
 # Renders what is written to stderr after the run.
 Page = Callable[["RunSummary", FinishedRun], str]
 
-
+_STARTED_S: Final = 3.0
+_NICE: Final = 10
+_REPORT_MODULES: Final = ("trainprof.findings.summarize", "trainprof.report.page.page")
+_HTML: Final = "Write RUN/report.html too: charts, flame graph, all details."
+_TRACE: Final = "Write RUN/trace.json.gz too, for ui.perfetto.dev."
 _LINES: Final = "Time lines too, as trainprof lines does; this slows the script."
 
 
 def run(
-    order: Order, lines: Annotated[bool, recording("--lines", help=_LINES)] = False
+    order: Order,
+    lines: Annotated[bool, recording("--lines", help=_LINES)] = False,
+    html: Annotated[bool, reporting("--html", help=_HTML)] = False,
+    trace: Annotated[bool, reporting("--trace", help=_TRACE)] = False,
 ) -> NoReturn:
     """Run SCRIPT and report where each step's time went, what to change, and the gain.
 
@@ -39,7 +51,14 @@ def run(
     and exits with the script's status.
     """
     line_options = LineOptions() if lines else None
-    run_to_end(order, lambda summary, _: _page(summary, order), lines=line_options)
+    wanted = {"html": html, "trace": trace}
+    names = [name for name, is_wanted in wanted.items() if is_wanted]
+    run_to_end(
+        order,
+        lambda summary, _: _page(summary, order),
+        lines=line_options,
+        then=(lambda finished: _write_pictures(finished, names, order)) if names else None,
+    )
 
 
 def run_to_end(
@@ -51,9 +70,14 @@ def run_to_end(
 ) -> NoReturn:
     """Runs the script, saves the summary, writes a page to stderr and exits as the script did."""
     bar = Working(None if order.quiet else sys.stderr, "analysing the run")
+
+    def at_start(directory: RunDirectory) -> None:
+        _announce(directory, order, has_lines=lines is not None)
+        threading.Thread(target=_import_report, name="trainprof-imports", daemon=True).start()
+
     finished = launch(
         replace(order.run, lines=lines),
-        at_start=lambda directory: _announce(directory, order, has_lines=lines is not None),
+        at_start=at_start,
         at_end=lambda directory, outcome: _give_up_report_at_signal(directory, outcome, bar),
         progress=lambda line: write_line(sys.stderr, line),
     )
@@ -71,6 +95,38 @@ def run_to_end(
             hint=f"the recording is in {finished.directory.path}",
         )
     mirror_exit(finished.outcome)
+
+
+def _import_report() -> None:
+    """Imports what the report needs while the script runs, for it to follow the script at once.
+
+    Not at its start, and with little of a core that the script uses too.
+    """
+    time.sleep(_STARTED_S)
+    with contextlib.suppress(Exception):  # the report itself imports it again, and says what fails
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        for module in _REPORT_MODULES:
+            importlib.import_module(module)
+
+
+def _write_pictures(finished: FinishedRun, names: list[str], order: Order) -> None:
+    """Writes files into the run directory, and their paths to stderr."""
+    if finished.rank not in (None, 0) or not finished.directory.path.is_dir():
+        return
+    from trainprof.cli.pictures import Picture, write_picture
+    from trainprof.cli.report import summary_of
+
+    for name in names:
+        stream = None if order.quiet else sys.stderr
+        try:
+            with Working(stream, "drawing the run"):
+                summary = summary_of(finished.directory)
+                path = write_picture(Picture(name), finished.directory, summary)
+        except TrainprofError as error:
+            again = ["trainprof", "report", str(finished.directory.path), f"--{name}"]
+            complain(str(error), hint=f"{shlex.join(again)} --output FILE")
+        else:
+            write(stream, f"trainprof: wrote {os.path.relpath(path)}\n")
 
 
 def _announce(directory: RunDirectory, order: Order, *, has_lines: bool) -> None:

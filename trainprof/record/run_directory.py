@@ -2,7 +2,7 @@
 
 The layout is a contract: manifest.json, summary.json, events/ (during the run with the last stack
 sample of each process), samples/, sources/ (timed lines), console/ (trials), ranks/ and launches/,
-trials/. Directories are 0700, files 0600.
+trials/, and report.html, trace.json.gz or speedscope.json. Directories are 0700, files 0600.
 """
 
 from __future__ import annotations
@@ -22,11 +22,16 @@ from trainprof.record.names import EVENTS, LAST_STEP, NAME_TAKEN, SOURCES
 MANIFEST_SCHEMA_VERSION: Final = 1
 RANKS: Final = "ranks"
 LAUNCHES: Final = "launches"
+REPORT_HTML: Final = "report.html"
+COMPARE_HTML: Final = "compare.html"
+TRACE: Final = "trace.json.gz"
+SPEEDSCOPE: Final = "speedscope.json"
 STAT_BLOCK_BYTES: Final = 512  # of st_blocks, whatever the file system's blocks are
 # A rank's directory, as launch/placement.py names it.
 _RANK_NAME: Final = re.compile(r"(\d{1,9})(?:\.restart(\d{1,9}))?")
 _ENTRIES: Final = re.compile(
-    r"(?:(?:manifest|summary|tune)\.json|lines\.lprof)(?:\.tmp)?|inner_runs\.jsonl|tune\.lock"
+    r"(?:(?:manifest|summary|tune|speedscope)\.json|lines\.lprof|(?:report|compare)\.html"
+    r"|trace\.json\.gz)(?:\.tmp)?|inner_runs\.jsonl|tune\.lock"
     rf"|{EVENTS}|{SOURCES}|{RANKS}|{LAUNCHES}|samples|console|trials|scratch"
     rf"|{LAST_STEP}|{NAME_TAKEN}|(?:{LIMIT_MET}|{AT_END})-\d+"
 )

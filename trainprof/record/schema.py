@@ -160,8 +160,9 @@ RECEIVE_CPU_SHIFT: Final = 40
 FAULTS_SHIFT: Final = 44
 # In `site` (us) of FETCH_CPU and FETCH_IO: the kernel does not report it.
 NOT_REPORTED: Final = 0xFFFFFFFF
-# In a STACK text.
+# In a STACK text; and of a deep stack, the user's frames at either end.
 FETCHED: Final = 0
+KEPT_FRAMES: Final = 6
 
 
 class Topic(IntEnum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
@@ -27,6 +28,7 @@ from trainprof.report.text.units import count, counted, percent, seconds
 _HOT_SHARE: Final = 0.2
 _WARM_SHARE: Final = 0.05
 _COLD_SHARE: Final = 0.01
+_STYLES: Final = {"hot": "bold red", "warm": "yellow", "": ""}
 _FOLDED_AT_LEAST: Final = 4  # cold lines in a row
 _OVERVIEW_FROM: Final = 3  # functions: then a table of them comes first
 _TITLES: Final = ("Line", "Hits", "Time", "Per hit", "% time")
@@ -129,7 +131,26 @@ def _overview(functions: Sequence[FunctionTimes], profile: LineProfile, page: Pa
     )
 
 
-def _listing(function: FunctionTimes, page: Page, unit_s: float | None) -> list[Text]:
+@dataclass(frozen=True, slots=True)
+class ListingRow:
+    """A line of a function, or several cold ones in a row; `heat`: hot|warm|"" of those timed.
+
+    Attributes:
+        cells: Line, hits, time, time per hit and percent.
+        folded: How many lines it stands for, else 0.
+    """
+
+    cells: tuple[str, ...]
+    code: str
+    heat: str = ""
+    is_timed: bool = True
+    folded: int = 0
+
+
+def listing_rows(
+    function: FunctionTimes, unit_s: float | None = None, *, verbose: bool = False
+) -> list[ListingRow]:
+    """Returns a function's lines; a verbose listing folds none."""
     text, total = block(function), function.time
     numbers = [row.line for row in function.rows]
     codes = [""] * len(numbers)
@@ -139,11 +160,32 @@ def _listing(function: FunctionTimes, page: Page, unit_s: float | None) -> list[
     share_of = {row.line: row.time / total for row in function.rows if total}
     shares = [share_of.get(number, 0.0) for number in numbers]
     cells = _cells(function, unit_s)
+    folds = [False] * len(numbers) if verbose else _folds(shares, codes)
+    rows = []
+    for is_folded, group in groupby(range(len(numbers)), key=folds.__getitem__):
+        part = list(group)
+        if is_folded:
+            share = sum(shares[at] for at in part)
+            time_share = f", {percent(share)}" if share > 0 else ""
+            words = f"… {count(len(part))} lines{time_share}"
+            rows.append(ListingRow(("", *_EMPTY), words, is_timed=False, folded=len(part)))
+            continue
+        for at in part:
+            share, number = shares[at], numbers[at]
+            heat = "hot" if share >= _HOT_SHARE else "warm" if share >= _WARM_SHARE else ""
+            code = one_line(codes[at])
+            written = (str(number), *cells.get(number, _EMPTY))
+            rows.append(ListingRow(written, code, heat, number in cells))
+    return rows
+
+
+def _listing(function: FunctionTimes, page: Page, unit_s: float | None) -> list[Text]:
+    rows = listing_rows(function, unit_s, verbose=page.verbose)
     titles = list(_TITLES)
     if unit_s is not None:
         titles[2] = f"Time ({_UNITS.get(unit_s, f'{unit_s:g} s')})"
-    rows = [[str(number), *cells.get(number, _EMPTY)] for number in numbers]
-    widths = [max(map(cell_len, column)) for column in zip(titles, *rows, strict=True)]
+    columns = zip(titles, *(row.cells for row in rows), strict=True)
+    widths = [max(map(cell_len, column)) for column in columns]
     kept = list(range(len(widths)))
     for given_up in (3, 1, 2):
         if page.width - sum(widths[at] + len(_GAP) for at in kept) >= _CODE_CELLS:
@@ -157,20 +199,9 @@ def _listing(function: FunctionTimes, page: Page, unit_s: float | None) -> list[
         return page.text(f"{''.join(padded)}{mark} {code}".rstrip(), style)
 
     lines = [line(titles, "Line contents", "bold")]
-    folds = [False] * len(rows) if page.verbose else _folds(shares, codes)
-    for is_folded, group in groupby(range(len(rows)), key=folds.__getitem__):
-        part = list(group)
-        if is_folded:
-            share = sum(shares[at] for at in part)
-            time_share = f", {percent(share)}" if share > 0 else ""
-            blank = [""] * len(titles)
-            lines.append(line(blank, f"… {count(len(part))} lines{time_share}", "dim"))
-            continue
-        for at in part:
-            is_hot = shares[at] >= _HOT_SHARE
-            style = "bold red" if is_hot else "yellow" if shares[at] >= _WARM_SHARE else ""
-            style = style if numbers[at] in cells else "dim"
-            lines.append(line(rows[at], codes[at], style, ">" if is_hot else " "))
+    for row in rows:
+        style = _STYLES[row.heat] if row.is_timed else "dim"
+        lines.append(line(row.cells, row.code, style, ">" if row.heat == "hot" else " "))
     return lines
 
 

@@ -14,7 +14,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainprof.cli.app import app, options_with_value, our_part, run_command, separated
+from trainprof.cli.app import built_verbs, options_with_value, our_part, run_command, separated
 from trainprof.cli.options import seconds
 from trainprof.cli.output import Working, complain, page_of, width_of, write, write_line
 
@@ -152,7 +152,7 @@ def test_a_pipe_that_closes_early_is_no_traceback():
         assert b"Traceback" not in process.stderr.read()
 
 
-COMMAND = typer.main.get_command(app)
+COMMAND = built_verbs()
 VALUED = options_with_value(COMMAND.commands["run"])  # type: ignore[attr-defined]
 
 

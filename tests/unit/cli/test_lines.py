@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import typer
 
-from trainprof.cli.app import app, options_with_value, run_command, script_word
+from trainprof.cli.app import built_verbs, options_with_value, run_command, script_word
 from trainprof.cli.lines import _check_functions, names_saved_run
 from trainprof.launch.options import RunOptions
 
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = built_verbs().commands  # type: ignore[attr-defined]
 VALUED = options_with_value(COMMANDS["lines"])
 
 

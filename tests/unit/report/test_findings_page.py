@@ -318,7 +318,7 @@ def test_what_no_rule_judges(gallery):
 # The commands that follow it up
 
 
-AGAIN = ("trainprof report train-20261121-034012-7f3a --verbose", "all details")
+AGAIN = ("trainprof report train-20261121-034012-7f3a --html", "charts, all details")
 LINES = ("trainprof lines -m kws.train --epochs '2 3'", "times each line")
 TUNE = ("trainprof tune -m kws.train --epochs '2 3'", "measures fix 1")
 TUNE_NUMERICS = (TUNE[0].replace("tune", "tune --allow-numerics"), TUNE[1])

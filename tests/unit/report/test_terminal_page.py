@@ -176,7 +176,7 @@ def test_wide_characters_keep_the_columns_and_a_long_site_its_end():
 def test_the_next_command_can_be_pasted_and_is_never_broken(width):
     summary = summaries.slow_loader()
     directory = f"/my data/{'deep/' * 20}run"
-    command = f"trainprof report '{directory}' --verbose"
+    command = f"trainprof report '{directory}' --html"
     far = replace(summary, run=replace(summary.run, directory=directory))
     for color in (False, True):
         *_, last = page(far, width, color=color).removesuffix("\n").split("\n")

@@ -43,6 +43,14 @@ _BITS: Final = 63
 
 def gpus_of(gpu_lines: Sequence[Line], window: Window, own_pids: Collection[int]) -> list[Gpu]:
     """Returns every device, by index."""
+    return [
+        _gpu(index, samples, window, own_pids)
+        for (index, _), samples in samples_by_gpu(gpu_lines).items()
+    ]
+
+
+def samples_by_gpu(gpu_lines: Sequence[Line]) -> dict[tuple[int, str], list[Line]]:
+    """Returns every device's samples in order of time, by its index and uuid, ascending."""
     seen: dict[tuple[int, str], list[Line]] = defaultdict(list)
     for line in gpu_lines:
         for device in entries(line, "gpus"):
@@ -52,7 +60,7 @@ def gpus_of(gpu_lines: Sequence[Line], window: Window, own_pids: Collection[int]
                 seen[int(index), str(uuid)].append(sample)
     for samples in seen.values():
         samples.sort(key=lambda sample: sample["t_ns"])
-    return [_gpu(index, samples, window, own_pids) for (index, _), samples in sorted(seen.items())]
+    return dict(sorted(seen.items()))
 
 
 def energy_of(gpus: Sequence[Gpu], samples: int | None) -> Energy | None:
@@ -78,7 +86,7 @@ def _time_ns(line_ns: int, own: Any) -> int:
 
 def _gpu(index: int, samples: list[Line], window: Window, own_pids: Collection[int]) -> Gpu:
     def over_time(name: str) -> dict[str, float] | None:
-        values, times_ns = _asked(samples, name)
+        values, times_ns = asked_values(samples, name)
         return gauge_statistics(values, times_ns, window, since_ns=window.start_ns)
 
     busy, processes = over_time("utilization_gpu_percent"), _processes(samples, own_pids)
@@ -97,7 +105,7 @@ def _gpu(index: int, samples: list[Line], window: Window, own_pids: Collection[i
         power_w=over_time("power_w"),
         power_limit_w=_last_number(samples, "power_limit_w"),
         temperature_c=over_time("temperature_c"),
-        throttled_share=_throttled_share(*_asked(samples, "clock_reasons"), window),
+        throttled_share=_throttled_share(*asked_values(samples, "clock_reasons"), window),
         processes=processes,
         mig=_mig(samples),
         energy_wh=energy_wh,
@@ -111,7 +119,7 @@ def _gpu(index: int, samples: list[Line], window: Window, own_pids: Collection[i
     )
 
 
-def _asked(samples: Sequence[Line], name: str) -> tuple[Floats, Times]:
+def asked_values(samples: Sequence[Line], name: str) -> tuple[Floats, Times]:
     """Returns a metric and its times, of the samples that include it."""
     asked = [sample for sample in samples if name in sample]
     return field_column(asked, name), times_of(asked)

@@ -97,8 +97,12 @@ def entries(line: Line, name: str) -> Iterator[Line]:
 
 def tree_percent(ticks: list[Tick], window: Window) -> Spans:
     """Returns the CPU use of the whole tree, 100 = one core; processes that ended included."""
-    used_ns = column(_tree_cpu_ns(before, after) for before, after in pairwise(ticks))
-    return _percent(used_ns, tick_times(ticks), window)
+    return _percent(tree_used_ns(ticks), tick_times(ticks), window)
+
+
+def tree_used_ns(ticks: list[Tick]) -> Floats:
+    """Returns its CPU time from each sample to the next, ns."""
+    return column(_tree_cpu_ns(before, after) for before, after in pairwise(ticks))
 
 
 def tick_times(ticks: list[Tick]) -> Times:

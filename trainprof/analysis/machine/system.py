@@ -64,7 +64,7 @@ def system_of(
     main_pid = integer(recording.manifest.get("script_pid"))
     interval_s = known(recording.section("options").get("interval_s"))
     limit_bytes = integer(recording.section("host").get("memory_limit_bytes"))
-    gpus = gpus_of(gpu_lines, window, _pids(ticks, main_pid) if gpu_lines else ())
+    gpus = gpus_of(gpu_lines, window, pids_of(ticks, main_pid) if gpu_lines else ())
     not_sampled = recording.section("not_sampled").get("gpus")
     return System(
         interval_s=_DEFAULT_INTERVAL_S if interval_s is None else float(interval_s),
@@ -204,7 +204,7 @@ def _byte_rates(
     }
 
 
-def _pids(ticks: list[Tick], main_pid: int | None) -> set[int]:
+def pids_of(ticks: list[Tick], main_pid: int | None) -> set[int]:
     pids = {pid for tick in ticks for pid, _ in tick.processes}
     return pids if main_pid is None else {*pids, main_pid}
 
@@ -242,6 +242,12 @@ def _cpu_shares(host_lines: Sequence[Line], window: Window) -> tuple[Spans, Span
     )
 
 
+def cpu_busy_ns(host_lines: Sequence[Line]) -> Floats:
+    """Returns the busy time of all cores together since boot, ns, of each line."""
+    times = map(_cpu_times, host_lines)
+    return column(None if modes is None else modes[0] for modes in times)
+
+
 def _cpu_times(line: Line) -> tuple[float, float, float] | None:
     """Returns (busy, waiting for I/O, idle) since boot in ns, or None where not recorded."""
     modes = line.get("cpu")
@@ -258,7 +264,7 @@ def _cpu_times(line: Line) -> tuple[float, float, float] | None:
 def _per_core_percent(host_lines: Sequence[Line], window: Window) -> list[float | None]:
     """Returns each core's mean over the run, from its first and last sample inside."""
     inside = lines_around(host_lines, window)
-    cores = max((len(_cores(line)) for line in inside), default=0)
+    cores = max((len(cores_busy(line)) for line in inside), default=0)
     return [_core_percent(inside, core) for core in range(cores)]
 
 
@@ -266,7 +272,7 @@ def _core_percent(lines: Sequence[Line], core: int) -> float | None:
     times = [
         (line["t_ns"], busy_ns)
         for line in lines
-        for busy_ns in map(known, _cores(line)[core : core + 1])
+        for busy_ns in map(known, cores_busy(line)[core : core + 1])
         if busy_ns is not None
     ]
     if len(times) < 2:
@@ -278,14 +284,15 @@ def _core_percent(lines: Sequence[Line], core: int) -> float | None:
     return float(min(100.0, 100 * used_ns / span_ns))
 
 
-def _cores(line: Line) -> list[Any]:
+def cores_busy(line: Line) -> list[Any]:
+    """Returns each core's busy time since boot, ns, as it is in the line."""
     cores = line.get("cores_busy_ns")
     return cores if isinstance(cores, list) else []
 
 
 def _stolen_share(host_lines: Sequence[Line], window: Window) -> float | None:
     """Returns the share of all cores' time that other virtual machines had (Linux steal time)."""
-    cores = max((len(_cores(line)) for line in host_lines), default=0)
+    cores = max((len(cores_busy(line)) for line in host_lines), default=0)
     ns_per_s = _host_rates(host_lines, window, "cpu", "steal_ns").mean
     return None if ns_per_s is None or not cores else ns_per_s / NS_PER_S / cores
 

@@ -95,6 +95,35 @@ def first_process(directory: RunDirectory) -> ProcessNumbers:
     return _numbers(*pairs[0], hosts[0])
 
 
+@dataclass(frozen=True, slots=True)
+class FirstProcess:
+    """A run's training process, the first of several ranks, or a part of its timeline.
+
+    Attributes:
+        first_step, first_epoch: Number of steps and epochs before that part.
+        has_ranks: It is one of several.
+    """
+
+    run: Analysed
+    first_step: int
+    first_epoch: int
+    has_ranks: bool
+
+
+def first_analysed(
+    directory: RunDirectory, *, epoch: int | None = None, steps: tuple[int, int] | None = None
+) -> FirstProcess:
+    """Returns what `run_numbers` sums up, of the first process.
+
+    Raises:
+        NothingThere: If the run lacks that epoch or those steps.
+    """
+    by_rank, pairs, hosts = _that_trained(directory)
+    run, whole = _analysed(*pairs[0], hosts[0], epoch, steps)
+    has_ranks = len(by_rank) > 1 or are_ranks([process for _, process in pairs])
+    return FirstProcess(run, *_counted_before(whole, run.timeline), has_ranks)
+
+
 def _that_trained(
     directory: RunDirectory,
 ) -> tuple[list[Recording], list[tuple[Recording, TrainingProcess]], list[HostPart]]:
@@ -141,24 +170,42 @@ def _numbers(
     epoch: int | None = None,
     steps: tuple[int, int] | None = None,
 ) -> ProcessNumbers:
+    run, whole = _analysed(recording, process, host, epoch, steps)
+    numbers = numbers_of(run)
+    return numbers if run.part is None else _counted_as_in_the_run(numbers, whole, run.timeline)
+
+
+def _analysed(
+    recording: Recording,
+    process: TrainingProcess,
+    host: HostPart,
+    epoch: int | None,
+    steps: tuple[int, int] | None,
+) -> tuple[Analysed, Timeline]:
+    """Returns a process, or a part of it, and the timeline of the whole."""
     start, end = _span(recording, process.events)
     recorded = end if process.stopped_ns is None else min(end, max(start, process.stopped_ns))
-    timeline = build_timeline(process, start, recorded)
+    whole = build_timeline(process, start, recorded)
     if epoch is None and steps is None:
-        return numbers_of(Analysed(recording, process, timeline, start, end, host))
-    part = narrowed(timeline, epoch, steps)
-    words = described(epoch, steps)
-    numbers = numbers_of(Analysed(recording, process, part, start, end, host, words))
-    return _counted_as_in_the_run(numbers, timeline, part)
+        return Analysed(recording, process, whole, start, end, host), whole
+    part, words = narrowed(whole, epoch, steps), described(epoch, steps)
+    return Analysed(recording, process, part, start, end, host, words), whole
+
+
+def _counted_before(whole: Timeline, part: Timeline) -> tuple[int, int]:
+    """Returns the number of steps and of epochs before a part of a run."""
+    if part is whole:
+        return 0, 0
+    first_step = int(np.searchsorted(whole.steps.ends, part.window.start, side="right"))
+    begins = epoch_starts(whole.loaders)
+    return first_step, max(int(np.searchsorted(begins, part.window.start, side="right")) - 1, 0)
 
 
 def _counted_as_in_the_run(
     numbers: ProcessNumbers, whole: Timeline, part: Timeline
 ) -> ProcessNumbers:
     """Numbers the steps and epochs of a part as in the whole run."""
-    first_step = int(np.searchsorted(whole.steps.ends, part.window.start, side="right"))
-    begins = epoch_starts(whole.loaders)
-    first_epoch = max(int(np.searchsorted(begins, part.window.start, side="right")) - 1, 0)
+    first_step, first_epoch = _counted_before(whole, part)
     summary = numbers.summary
     outliers = [
         replace(

@@ -164,7 +164,7 @@ class LineNames:
         if of_dataset and FETCHED not in numbers:
             return Stack()
         frames = [(self._sites[n], self._function(n)) for n in numbers if n != FETCHED]
-        while len(frames) > 1 and _is_part_of(frames[0], frames[1]):
+        while len(frames) > 1 and is_part_of(frames[0], frames[1]):
             frames[:2] = [(frames[0][0], frames[1][1])]
         return Stack(tuple(frames), calls)
 
@@ -186,8 +186,8 @@ def library_call(place: Any) -> str:
     return f"{'.'.join([first, *public])} ({str(name).rpartition('<locals>.')[2]})"
 
 
-def _is_part_of(frame: tuple[str, str], caller: tuple[str, str]) -> bool:
-    """Whether a frame is a comprehension or a lambda in the function that runs it."""
+def is_part_of(frame: tuple[str, str], caller: tuple[str, str]) -> bool:
+    """Whether a (site, function) is a comprehension or a lambda in the function that runs it."""
     if frame[1] == "<lambda>":
         return frame[0].rpartition(":")[0] == caller[0].rpartition(":")[0]
     return frame[1] in _COMPREHENSIONS and function_of(*frame)[0] == function_of(*caller)[0]

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 MIN_BINS: Final = 2_000
 # Of all events, the longest.
 MAX_EVENTS: Final = 2_000
-# In a uint8 share of a core or a GPU: not observed. Others are percent.
+# Of spans of one kind, the longest; of epochs, every n-th.
+MAX_SPANS: Final = 1_000
+# In a uint8 share of a core, a GPU or a worker's time: not observed. Others are percent.
 UNKNOWN_PERCENT: Final = 255
 
 
@@ -38,8 +40,10 @@ class StepBins:
         total_s: Sum of its steps' times, without evaluation.
         min_s, p50_s, p95_s, max_s: Of its steps' times.
         slowest: 0-based number of its longest step.
+        outliers: How many of its steps are outliers; the run's sum is the summary's.
         epoch: 0-based, of its first step; -1 without one.
-        parts_s: Sums by ledger key; the keys add up to `total_s`. Keys that are 0 are left out.
+        parts_s: Sums by ledger key, exact to the ns like `total_s`, to which they add up. Keys that
+            are 0 throughout are left out.
     """
 
     per_bin: int
@@ -47,14 +51,15 @@ class StepBins:
     count: Integers
     start_s: Times
     end_s: Times
-    total_s: Floats
+    total_s: Times
     min_s: Floats
     p50_s: Floats
     p95_s: Floats
     max_s: Floats
     slowest: Integers
+    outliers: Integers
     epoch: Integers
-    parts_s: dict[str, Floats]
+    parts_s: dict[str, Times]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +68,18 @@ class Histogram:
 
     Attributes:
         unit: "s" or "%".
-        edges: Shape (n + 1,). Of percents: 0 to 100, and the last bin includes 100.
-        counts: Shape (n,): steps, or seconds of the run.
+        name: "step time", "cores" or "GPU 0".
+        edges: Shape (n + 1,), the last bin includes the last edge. Of percents: 0 to 100.
+            Log-spaced where step times differ by much; the first bin then includes shorter ones.
+        counts: Shape (n,): steps, or seconds of the run; of "cores" the mean of all cores.
+        is_log: The edges are log-spaced.
     """
 
     name: str
     unit: str
     edges: Floats
     counts: Floats
+    is_log: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +87,13 @@ class Series:
     """A figure of the machine at `Machine.time_s`.
 
     Attributes:
+        name: Of cpu "host" or "process tree", of memory "process tree (RSS)", "process tree (PSS)"
+            or "host available", of disk "read" or "written", of network "received" or "sent", else
+            "GPU 0".
         panel: cpu|memory|disk|network|gpu_utilization|gpu_memory|gpu_power.
         unit: "%" (100 is one core, or a GPU), "bytes", "bytes/s" or "W".
-        mean, peak: Of each bin; `peak` is None where a bin is one sample.
+        mean, peak: Of each bin, NaN where it was not sampled; `peak` is None where a bin is one
+            sample.
     """
 
     name: str
@@ -112,6 +125,7 @@ class Span:
 
     Attributes:
         kind: startup|warmup|evaluation|shutdown|epoch.
+        label: Of an epoch "epoch 2"; of evaluation its loader's line, "" where unknown; else "".
     """
 
     kind: str
@@ -125,12 +139,17 @@ class Events:
     """The longest things that happened, in order of time; arrays of shape (n,).
 
     Attributes:
-        kinds: outlier|slow fetch|sync|transfer|checkpoint|gc|evaluation|compile|collective ...
+        kinds: Of outlier|slow fetch|slow batch|sync|transfer|checkpoint|gc|evaluation|compile|
+            collective|empty_cache those that happened. A slow batch is a wait for one above the
+            run's wait threshold. Outliers and slow fetches (of their loader's) take at least
+            MIN_RATIO of the median and MIN_EXCESS_NS more.
         kind: Index into `kinds`.
-        labels: Distinct descriptions: a line, "sample 4711, worker 2", "generation 2".
+        labels: Distinct descriptions: "H2D at train.py:50", "train.py:84 worker 2, sample 4711",
+            "generation 2"; of an outlier the ledger key that grew most.
         label: Index into `labels`.
-        step: 0-based number of the step it lies in or belongs to, -1 outside of steps.
-        dropped: How many more were too short to be kept.
+        seconds: Of an outlier without evaluation, as its step's.
+        step: 0-based number of the step in which it began, -1 outside of steps and in evaluation.
+        dropped: By kind, how many more happened that were shorter than those kept.
     """
 
     kinds: list[str]
@@ -140,41 +159,55 @@ class Events:
     start_s: Times
     seconds: Floats
     step: Integers
-    dropped: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
     """A loader's worker over time, shape (n_bins,) each, of `Charts.lane_edges_s`.
 
+    Workers of the same number share a lane where each epoch starts new ones. Percents are of the
+    part of the bin in which there was one; UNKNOWN_PERCENT where there was none.
+
     Attributes:
         name: "train.py:84 worker 0".
-        running: Percent of the bin in which it prepared a batch on a core.
+        running: In which it prepared a batch on a core.
         blocked: In which it prepared one but did not run: storage, sleep, lock, or no free core.
-            The rest it is idle; UNKNOWN_PERCENT before it started and after it ended.
+            The rest it is idle.
+        is_split: False where its CPU time is unknown: `running` then includes what was blocked.
     """
 
     loader: int
     name: str
     running: Bytes
     blocked: Bytes
+    is_split: bool = True
+
+
+# Frames of Stacks without a place. Of a deep stack both ends are recorded; a late sample met what
+# is above MET_LATE, or another phase.
+BETWEEN: Final = "..."
+RARER: Final = "rarer calls"
+NO_LINE: Final = "no line of your code"
+MET_LATE: Final = "met late"
+UNKNOWN_LINE: Final = "line unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stacks:
-    """Stack samples, the same ones added up.
+    """Stack samples, equal ones added up.
 
     Attributes:
         frames: [function, "file.py:84"] of each distinct frame; a library's has its module's name
-            as place.
-        stacks: [thread, phase, samples, [frame numbers, outermost first]]. `thread` is "training",
-            "workers" or the name of another thread; `phase` is a ledger key, or "fetch".
-        seconds_per_sample: By thread.
+            as place, those that stand for others "".
+        stacks: [thread, phase, samples, [frame numbers, outermost first], seconds], in order of
+            thread and frames. `thread` is "training", "workers" or the name of another thread;
+            `phase` is the ledger key that the training thread was in, or "fetch" where the thread
+            itself prepared a batch.
     """
 
-    frames: list[tuple[str, str]]
-    stacks: list[tuple[str, str, int, list[int]]]
-    seconds_per_sample: dict[str, float] = field(default_factory=dict)
+    frames: list[tuple[str, str]] = field(default_factory=list)
+    stacks: list[tuple[str, str, int, list[int], float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,10 +215,12 @@ class Charts:
     """All pictures of a run's first training process.
 
     Attributes:
-        wall_s: Length of the run.
-        steps: None in a run without steps.
+        wall_s: Length of the run, or of the part shown.
+        start_s: When that part begins.
+        steps: None in a run without steps. Steps and epochs are numbered as in the whole run.
         machine: None where nothing was sampled.
         part: "epoch 2" or "steps 5:9" where they show a part of the run.
+        rank: Of several ranks, the one shown.
     """
 
     wall_s: float
@@ -198,3 +233,5 @@ class Charts:
     lanes: list[Lane]
     stacks: Stacks
     part: str | None = None
+    start_s: float = 0.0
+    rank: int | None = None

@@ -117,17 +117,9 @@ def outliers(
     origin_ns: int,
     samples_between: Callable[[int, int], dict[str, float] | None],
 ) -> Outliers:
-    """Finds the outliers; `samples_between` returns means of system samples in a window.
-
-    Source:
-        2 x median is smdebug's StepOutlier; the floor excludes jitter of short steps.
-    """
-    if not candidates.any():
-        return Outliers(0, [])
-    median = float(np.median(wall_ns[candidates]))
-    limit = max(MIN_RATIO * median, median + MIN_EXCESS_NS)
-    slow = np.flatnonzero(candidates & (wall_ns >= limit))
-    if len(slow) == 0 or len(slow) > MAX_SHARE * candidates.sum():
+    """Finds the outliers; `samples_between` returns means of system samples in a window."""
+    slow = slow_steps(wall_ns, candidates)
+    if len(slow) == 0:
         return Outliers(0, [])
     every = _spacing(slow)
     typical = {key: float(np.median(values[candidates])) for key, values in per_step.items()}
@@ -150,6 +142,23 @@ def outliers(
             )
         )
     return Outliers(len(slow), longest)
+
+
+def slow_steps(wall_ns: Int64, candidates: Bool) -> Int64:
+    """Returns the numbers of the outliers among the candidates.
+
+    Source:
+        2 x median is smdebug's StepOutlier; the floor excludes jitter of short steps.
+    """
+    if not candidates.any():
+        return np.empty(0, dtype=np.int64)
+    slow = np.flatnonzero(candidates & (wall_ns >= slow_from_ns(wall_ns[candidates])))
+    return slow if len(slow) <= MAX_SHARE * candidates.sum() else slow[:0]
+
+
+def slow_from_ns(durations_ns: Int64) -> float:
+    median = float(np.median(durations_ns))
+    return max(MIN_RATIO * median, median + MIN_EXCESS_NS)
 
 
 def _spacing(steps: Int64) -> int | None:

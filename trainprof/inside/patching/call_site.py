@@ -18,12 +18,10 @@ from trainprof.inside.patching.user_texts import line_of
 from trainprof.inside.stacks.copied_frames import Place
 from trainprof.record.event_log import EventLog
 from trainprof.record.names import site_name
-from trainprof.record.schema import FETCHED, Topic
+from trainprof.record.schema import FETCHED, KEPT_FRAMES, Topic
 
 # Session.keep_track.
 KeepTrack = Callable[[object, dict[Any, Any], object], bool]
-# User frames kept of a deep stack, at its leaf and at its root each.
-_KEPT_FRAMES: Final = 6
 _EXECUTED: Final = "<string>"
 # How the `python -c` text of multiprocessing's children begins.
 _STARTS_CHILD: Final = "from multiprocessing."
@@ -108,9 +106,9 @@ class CallSites:
             elif frame.f_code.co_filename == fetching:
                 sites.append(FETCHED)
             frame = frame.f_back
-        if len(sites) <= 2 * _KEPT_FRAMES:
+        if len(sites) <= 2 * KEPT_FRAMES:
             return sites
-        return [*sites[:_KEPT_FRAMES], *sites[-_KEPT_FRAMES:]]
+        return [*sites[:KEPT_FRAMES], *sites[-KEPT_FRAMES:]]
 
     def library_calls(
         self, frame: Place | None, until: CodeType | None = None, fetching: str | None = None

@@ -34,6 +34,7 @@ from trainprof.report.text.units import percent, seconds
 _SHOWN: Final = 3
 NOTES_SHOWN: Final = 2
 _COMMANDS: Final = 2
+AS_HTML: Final = "--html"
 _INDENT: Final = 5
 # Where a run lies unless -o says otherwise: its name is enough there.
 _RUNS: Final = "trainprof-runs"
@@ -59,7 +60,7 @@ def findings_section(summary: RunSummary, page: Page) -> list[Text]:
         label = "Small gains" if all(map(is_small, others)) else "More"
         lines += page.paragraph(f"{label}: {', '.join(named)}. Details: --why NAME")
     if page.verbose:
-        for sentence in (together_words(summary), not_found(summary), _in_noise(summary, page)):
+        for sentence in (together_words(summary), not_found(summary), in_noise(summary, page)):
             lines += page.paragraph(sentence) if sentence else []
     return lines
 
@@ -111,14 +112,18 @@ def _change(finding: Finding, page: Page) -> list[Text]:
     indent = _INDENT
     if site is not None and site.cell_len <= page.width * _SITE_SHARE:
         indent += site.cell_len + GAP_CELLS
-    is_code = _CODE.match(finding.advice)
-    lines = page.code(finding.advice, indent) if is_code else []
+    lines = page.code(finding.advice, indent) if is_code(finding.advice) else []
     lines = lines or page.paragraph(sentence(finding.advice), indent=indent)
     if site is None:
         return lines
     if indent == _INDENT:
         return [*page.paragraph(site.plain, indent=_INDENT), *lines]
     return [Text.assemble(" " * _INDENT, site, lines[0][_INDENT + site.cell_len :]), *lines[1:]]
+
+
+def is_code(advice: str) -> bool:
+    """Whether advice is an expression to write at its place, rather than a sentence."""
+    return _CODE.match(advice) is not None
 
 
 def note(words: str) -> str:
@@ -143,7 +148,7 @@ def why_passed_over(passed: PassedOver, summary: RunSummary) -> str:
     return f"it would gain less than {percent(LEAST_GAIN)} of training"
 
 
-def _in_noise(summary: RunSummary, page: Page) -> str:
+def in_noise(summary: RunSummary, page: Page) -> str:
     """Returns what would gain something by the figures, but too little to show in this run."""
     hidden = [passed.finding for passed in summary.passed_over if passed.why == IN_NOISE]
     named = []
@@ -201,7 +206,7 @@ def next_commands(summary: RunSummary) -> list[tuple[str, str]]:
         commands.append((f"trainprof lines {command}", "times each line"))
     if summary.run.directory is not None:
         again = shlex.quote(run_name(summary.run.directory))
-        commands.append((f"trainprof report {again} --verbose", "all details"))
+        commands.append((f"trainprof report {again} {AS_HTML}", "charts, all details"))
         if summary.lines is not None:
             commands.insert(0, (f"trainprof lines {again}", "the time of each line"))
     return commands[:_COMMANDS]

@@ -32,8 +32,10 @@ def hot_lines_section(summary: RunSummary, page: Page) -> list[Text]:
     return lines
 
 
-def hot_line_words(summary: RunSummary, page: Page) -> list[str]:
+def hot_line_words(summary: RunSummary, page: Page, *, with_files: bool = False) -> list[str]:
     """Returns "train.py:28 augment() 30 %" of each line that is shown.
+
+    One in the file of the line before it is ":31", unless `with_files`.
 
     Those of large parts without a finding come first: they have no other place on the page.
     """
@@ -43,7 +45,7 @@ def hot_line_words(summary: RunSummary, page: Page) -> list[str]:
     words, last = [], ""
     for line in lines[: max(_SHOWN_LINES, len(unexplained))]:
         file, _, number = line.site.rpartition(":")
-        place = page.site(line.site) if file != last else f":{number}"
+        place = page.site(line.site) if with_files or file != last else f":{number}"
         name = "" if line.function.startswith("<") else f" {line.function}()"
         who = " of a worker" if line.thread == "worker" else ""
         words.append(f"{place}{name} {_share_words(line)}{who}")

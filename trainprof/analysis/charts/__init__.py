@@ -1,0 +1,1 @@
+"""Builds the charts of a run over time."""

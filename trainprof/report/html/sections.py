@@ -1,0 +1,269 @@
+"""The sections below the first screen, in order; those without content are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from rich.text import Text
+
+from trainprof.analysis.summary.charts import Charts
+from trainprof.analysis.summary.levels import sentence
+from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.run_summary import RunSummary
+from trainprof.report.html.blocks import Block, HtmlPage, blocks_of
+from trainprof.report.page import details, device, gpu, memory, sections
+from trainprof.report.page.findings import action_of, not_found, why_passed_over
+from trainprof.report.page.hot_lines import hot_lines_section
+from trainprof.report.text import loader_words
+from trainprof.report.text.layout import Column, Page
+from trainprof.report.text.ledger import ledger_table
+from trainprof.report.text.units import LONG_UNITS, percent, seconds
+
+_PAGE: Final = HtmlPage(verbose=True)
+_NO_RECORDING: Final = "Nothing to draw: the run's recording is missing or empty."
+_NO_STEPS: Final = "No training step was seen, so no step is drawn."
+_NO_LINES: Final = "Lines with too few stack samples are not listed."
+_Lines = Callable[[RunSummary, Page], list[Text]]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What a script draws: its element's id, and a heading, "" for the section's."""
+
+    id: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Blocks under a heading of their own."""
+
+    title: str
+    blocks: list[Block]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading with pictures, blocks and parts; `short`: its name in the navigation."""
+
+    id: str
+    title: str
+    short: str
+    intro: str = ""
+    pictures: list[Picture] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.intro or self.pictures or self.blocks or self.parts)
+
+
+def sections_of(summary: RunSummary, charts: Charts | None) -> list[Section]:
+    """Returns the sections that have anything to show."""
+    every = (
+        _over_time(summary, charts),
+        _distributions(charts),
+        _heatmap(charts),
+        Section("whole-run", "The whole run", "Run", blocks=_whole_run(summary)),
+        _flame(charts),
+        _hot_lines(summary, charts),
+        _loaders(summary, charts),
+        Section(
+            "transfers",
+            "Transfers, syncs and calls",
+            "Transfers",
+            blocks=_blocks(
+                summary,
+                device.transfers_section,
+                device.syncs_section,
+                device.found_syncs_section,
+                sections.compiled_section,
+                sections.optimizers_section,
+                sections.collectives_section,
+            ),
+        ),
+        Section(
+            "devices",
+            "GPUs",
+            "GPUs",
+            blocks=_blocks(
+                summary,
+                device.idle_section,
+                device.devices_section,
+                gpu.gpus_section,
+                gpu.gpu_details,
+            ),
+        ),
+        Section(
+            "machine",
+            "Memory and machine",
+            "Memory",
+            blocks=_blocks(
+                summary,
+                memory.device_memory_details,
+                memory.memory_section,
+                sections.system_section,
+                details.system_details,
+            ),
+        ),
+        Section("ranks", "Ranks", "Ranks", blocks=_blocks(summary, details.rank_details)),
+    )
+    return [section for section in every if not section.is_empty]
+
+
+def closing_sections(summary: RunSummary) -> list[Section]:
+    """Returns the environment, what trainprof took, and what it did not see."""
+    environment = _blocks(summary, details.command_details)
+    if summary.run.directory is not None:
+        environment += blocks_of(_PAGE.labelled("Run directory", [summary.run.directory]))
+    costs = _blocks(summary, sections.closing_section, sections.lines_section)
+    faults = blocks_of(_PAGE.labelled_rows("Faults", ([sentence(x)] for x in summary.faults)))
+    passed = blocks_of(
+        _PAGE.labelled_rows(
+            "Not reported",
+            (
+                [f"{action_of(x.finding)} ({x.finding.id}): {why_passed_over(x, summary)}"]
+                for x in summary.passed_over
+            ),
+        )
+    )
+    checked = blocks_of(_PAGE.labelled("Findings", [not_found(summary)]))
+    return [
+        Section("environment", "Environment", "Environment", blocks=environment),
+        Section(
+            "limits",
+            "What trainprof cost, and what it did not measure",
+            "Limits",
+            blocks=[*costs, *faults, *passed, *checked],
+        ),
+    ]
+
+
+def _blocks(summary: RunSummary, *sections: _Lines) -> list[Block]:
+    return blocks_of(line for section in sections for line in section(summary, _PAGE))
+
+
+def _over_time(summary: RunSummary, charts: Charts | None) -> Section:
+    made = Section("over-time", "The run over time", "Over time")
+    if charts is None:
+        return replace(made, intro=_NO_RECORDING)
+    if charts.steps is None and charts.machine is None:
+        return replace(made, intro=_NO_STEPS)
+    pictures = [Picture("time-charts"), Picture("window-table")]
+    return replace(made, intro="" if charts.steps else _NO_STEPS, pictures=pictures)
+
+
+def _distributions(charts: Charts | None) -> Section:
+    made = Section("distributions", "How step times and utilisation are distributed", "Histograms")
+    shown = charts is not None and bool(charts.histograms)
+    return replace(made, pictures=[Picture("histograms")] if shown else [])
+
+
+def _heatmap(charts: Charts | None) -> Section:
+    made = Section("cores", "CPU cores and GPUs over time", "Cores")
+    shown = charts is not None and charts.machine is not None and bool(charts.machine.cores)
+    return replace(made, pictures=[Picture("heatmap")] if shown else [])
+
+
+def _flame(charts: Charts | None) -> Section:
+    made = Section("stacks", "Flame graph of the stack samples", "Flame graph")
+    if charts is None:
+        return made
+    if not charts.stacks.stacks:
+        return replace(made, intro="No stack samples were taken.")
+    return replace(made, pictures=[Picture("flame")])
+
+
+def _hot_lines(summary: RunSummary, charts: Charts | None) -> Section:
+    blocks = _blocks(summary, hot_lines_section)
+    has_stacks = charts is not None and bool(charts.stacks.stacks)
+    intro = _NO_LINES if has_stacks and not blocks and summary.training.steps else ""
+    return Section("hot-lines", "Hot lines", "Hot lines", intro=intro, blocks=blocks)
+
+
+def _loaders(summary: RunSummary, charts: Charts | None) -> Section:
+    has_lanes = charts is not None and bool(charts.lanes)
+    return Section(
+        "loaders",
+        "Loaders and workers",
+        "Loaders",
+        pictures=[Picture("lanes")] if has_lanes else [],
+        blocks=_blocks(summary, sections.loaders_section),
+        parts=[
+            Part(
+                f"Loader {loader.id} at {loader.site}: {loader_words.makers(loader)}",
+                list(_loader(loader, summary)),
+            )
+            for loader in summary.loaders
+        ],
+    )
+
+
+def _loader(loader: Loader, summary: RunSummary) -> Iterator[Block]:
+    fetch, words = loader.fetch, loader_words
+    limit = words.limit_words(loader, summary)
+    limit = limit or (loader.bound.by if loader.bound else words.UNKNOWN_LIMIT)
+    notes = (*words.faults(loader), *words.warnings(loader, summary))
+    yield from blocks_of(
+        [
+            *_PAGE.labelled("Limit", [limit]),
+            *_PAGE.labelled_rows("Note", ([sentence] for sentence in notes)),
+            *_PAGE.labelled("Settings", words.configuration(loader)),
+            *_PAGE.labelled("Run", words.totals(loader)),
+            *(_PAGE.labelled("Batches", words.making(fetch)) if fetch else ()),
+        ]
+    )
+    for group in words.batch_groups(loader):
+        parts = [part for part in group.parts if part.seconds > 0]
+        if parts:
+            columns = [
+                Column(f"A batch: {group.title}", [x.words for x in parts], is_number=False),
+                Column("time", [seconds(part.seconds) for part in parts]),
+                Column("of that", [percent(part.share) for part in parts]),
+            ]
+            yield Block(columns=columns, shares=[part.share for part in parts])
+    yield from _tables(words.distributions(loader))
+    workers = words.worker_columns(loader)
+    yield from _tables(workers)
+    if workers:
+        yield Block(text=f"{words.LEGEND}.")
+    yield from _tables(words.slow_sample_columns(fetch) if fetch else ())
+
+
+def _tables(columns: Iterable[Column]) -> list[Block]:
+    return blocks_of(_PAGE.table(list(columns)))
+
+
+def _whole_run(summary: RunSummary) -> list[Block]:
+    table = ledger_table(summary)
+    if table is None:
+        reason = sections.why_not_measured(summary, "ledger")
+        ledger = [Block(text=f"Where the time went: {reason}")]
+    else:
+        rows = [*table.rows, table.total]
+        title = "Where the time went"
+        title += f", mean of {table.ranks} ranks" if table.ranks > 1 else ""
+        columns = [
+            Column(title, [row.label for row in rows], is_number=False),
+            Column(LONG_UNITS[table.run_unit], [row.seconds for row in rows]),
+            Column("of the run", [row.percent for row in rows]),
+        ]
+        if table.step_unit:
+            columns.append(Column(f"{table.step_unit} a step", [row.per_step for row in rows]))
+        if table.has_device:
+            unit = f"{table.run_unit} on the GPU"
+            columns.append(Column(unit, [row.on_device for row in rows]))
+        shares = [*(row.share for row in table.rows), 0.0]
+        ledger = [Block(columns=columns, shares=shares)]
+    return ledger + _blocks(
+        summary,
+        details.phase_details,
+        sections.outside_section,
+        sections.steps_section,
+        details.step_details,
+        details.training_details,
+        sections.epochs_section,
+    )
