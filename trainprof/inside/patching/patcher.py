@@ -238,7 +238,7 @@ class Patcher:
                 wrapper.__annotations__ = {}
         else:
             wrapper = in_c(original, wrapper)
-            show_original(wrapper, original)
+            show_original(wrapper, original, is_method=isinstance(owner, type))
         if inherited:  # where pickle finds the method now
             wrapper.__module__, wrapper.__qualname__ = owner.__module__, f"{owner.__name__}.{name}"
         self._let_jit_find(original, wrapper)
@@ -401,10 +401,14 @@ def _show_parameters(wrapper: Callable[..., Any], original: Callable[..., Any]) 
         wrapper.__kwdefaults__ = original.__kwdefaults__
 
 
-def show_original(wrapper: Any, original: Callable[..., Any]) -> None:
-    """Gives a wrapper in C the names of its original, which torch.compile traces in its place."""
+def show_original(wrapper: Any, original: Callable[..., Any], *, is_method: bool) -> None:
+    """Gives a wrapper in C the names of its original, which torch.compile traces in its place.
+
+    It cannot guard a method's defaults and closure then: no wrapper in C for those it traces.
+    """
     functools.update_wrapper(wrapper, original)
-    wrapper._torchdynamo_inline = original
+    if not is_method:
+        wrapper._torchdynamo_inline = original
 
 
 def _parameters(code: CodeType) -> tuple[object, ...]:

@@ -80,7 +80,7 @@ def step_around(hooked: Any, around: StepAround) -> Wrapped:
     # torch's classes are pickled by name.
     if around.in_c is not None and str(made.__module__).startswith(_TORCHS):
         made = around.in_c(hooked, made)
-        show_original(made, hooked)
+        show_original(made, hooked, is_method=True)
     # By this attribute torch.compile removes torch's wrapper, and ours with it.
     made.__wrapped__ = getattr(hooked, "__wrapped__", hooked)
     return made  # type: ignore[no-any-return]

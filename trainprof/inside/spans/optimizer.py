@@ -82,10 +82,12 @@ class OptimizerProbe:
             *((Kind.CLIP_GRADIENTS, ((torch.nn.utils, x), (clip, x))) for x in clips),
             *((Kind.SCHEDULER_STEP, ((cls, "step"),)) for cls in _schedulers(torch)),
         ]
+        # torch.compile traces the others, methods of classes.
+        untraced = module.Optimizer, torch.nn.utils
         for kind, where in places:
             timed = patcher.guarded(partial(self._timed, int(kind)))
             make = recorded_after(now, timed, session.is_compiling)
-            in_c = session.timed_in_c(int(kind), now)
+            in_c = session.timed_in_c(int(kind), now) if where[0][0] in untraced else None
             patcher.around_if_there(make, *where, in_c=in_c)
 
     def _timed(self, kind: int, start: int, end: int, *_: Any) -> None:

@@ -142,7 +142,13 @@ class SyncProbe:
         self._chain = _Chain(session.now, session.wait_now)
         # BY_ flags by id of code outside of torch; CallSites holds the code.
         self._origins: dict[int, int] = {}
-        methods = (self._host_site, self._flag_of, self._is_on_device, self._chain.begin)
+        methods = (
+            self._host_site,
+            self._site_in_c,
+            self._flag_of,
+            self._is_on_device,
+            self._chain.begin,
+        )
         for function in (*methods, self._chain.end, _Bursts.end, _place_of, caller_of):
             let_dynamo_skip(function, and_all_below=True)
         for name, flag in TENSOR_CALLS.items():

@@ -19,6 +19,7 @@ from trainprof.inside.patching.patcher import (
     beyond_ours,
     hide_our_frame,
     is_profiling,
+    let_dynamo_skip,
     recorded_outermost,
     uncounted,
 )
@@ -128,7 +129,8 @@ class TransferProbe:
             if type(result) in plain and type(args[0]) in plain:
                 observe(args[0], result, start, now(), args[1:], kwargs)
 
-        return uncounted(copied)
+        let_dynamo_skip(uncounted(copied), and_all_below=True)
+        return copied
 
     def _make_copy(
         self,
