@@ -44,7 +44,8 @@ def charts_of(
     process = first_analysed(directory, epoch=epoch, steps=steps)
     run = process.run
     recording, window = run.recording, run.timeline.window
-    if not (recording.logs or recording.host_lines or recording.process_lines):
+    lines = recording.host_lines or recording.process_lines or recording.gpu_lines
+    if not recording.logs and not lines:
         return None
     # First: fetches and the ledger's tables of a long run would not fit in memory together.
     fetches, lane_edges, lanes = _workers(run)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from trainprof.analysis.run.run_numbers import FirstProcess
     from trainprof.analysis.summary.charts import Integers
     from trainprof.analysis.timeline.events import Bool, Int64
-    from trainprof.analysis.timeline.events import Events as EventTable
     from trainprof.analysis.timeline.step_table import StepTable
 
 _WHICH_CALL: Final = ~np.uint8(
@@ -148,63 +147,65 @@ def _outliers(run: Analysed, steps: StepTable) -> Longest:
 def _calls(run: Analysed) -> Iterator[Longest]:
     """Yields the calls of the training thread, kind by kind."""
     timeline, sites = run.timeline, run.sites()
-    events, nesting = timeline.events, timeline.nesting
+    events, nesting, segments = timeline.events, timeline.nesting, timeline.segments
 
-    def of(kind: str, which: Bool, label_of: Callable[[EventTable, int], str]) -> Longest:
+    def of(kind: str, which: Bool, described: Callable[[int], str] = lambda _: "") -> Longest:
         rows = np.flatnonzero(which)
         start, ns = events.start[rows], events.end[rows] - events.start[rows]
-        return Longest.of(kind, start, ns, lambda at: label_of(events, int(rows[at])))
+
+        def label_of(place: int) -> str:
+            row = int(rows[place])
+            return f"{described(row)} at {sites[events.site[row]]}".removeprefix(" at ")
+
+        return Longest.of(kind, start, ns, label_of)
+
+    def outermost(which: Bool) -> Bool:
+        return which & ~nesting.inside(which) if which.any() else which
 
     threshold_ns = int(run.wait_threshold_s() * 1e9)
     training = [p.loader for p in timeline.loaders_here() if p.role == TRAINING]
     waits = events.is_kind(Kind.LOADER_NEXT) & (events.end - events.start >= threshold_ns)
-    waits[waits] = np.isin(events.site[waits], training)
-    yield of("slow batch", waits, lambda x, row: loader_line(run, int(x.site[row])))
-    # Tensors on the host: nothing is waited for.
+    asked = events.where(np.flatnonzero(waits)[np.isin(events.site[waits], training)])
+    lines = [loader_line(run, int(loader)) for loader in asked.site]
+    yield Longest.of("slow batch", asked.start, asked.end - asked.start, lines.__getitem__)
+    # Of tensors on the host nothing is waited for.
     syncs = events.is_kind(Kind.SYNC) & ((events.flags & SyncFlag.ON_CPU) == 0)
-    yield of(
-        "sync",
-        syncs,
-        lambda x, row: (
-            f"{_SYNCS.get(int(x.flags[row] & _WHICH_CALL), 'sync')} at {sites[x.site[row]]}"
-        ),
-    )
-    yield of(
-        "transfer",
-        events.is_kind(Kind.TRANSFER),
-        lambda x, row: f"{_direction(int(x.flags[row]))} at {sites[x.site[row]]}",
-    )
+    yield of("sync", syncs, lambda row: _SYNCS.get(int(events.flags[row] & _WHICH_CALL), "sync"))
+    copies = events.is_kind(Kind.TRANSFER)
+    yield of("transfer", copies, lambda row: _direction(int(events.flags[row])))
     saves = events.is_kind(Kind.CHECKPOINT_SAVE, Kind.CHECKPOINT_LOAD)
     saves &= ~loads_samples(events, nesting)
-    yield of(
-        "checkpoint",
-        saves & ~nesting.inside(saves),
-        lambda x, row: f"{_saved(int(x.kind[row]))} at {sites[x.site[row]]}",
+    names = {int(Kind.CHECKPOINT_SAVE): "save", int(Kind.CHECKPOINT_LOAD): "load"}
+    yield of("checkpoint", outermost(saves), lambda row: names[int(events.kind[row])])
+    collected = events.where(events.is_kind(Kind.GC))
+    took = collected.end - collected.start
+    yield Longest.of(
+        *("gc", collected.start, took), lambda at: f"generation {int(collected.value[at])}"
     )
-    yield of("gc", events.is_kind(Kind.GC), lambda x, row: f"generation {int(x.value[row])}")
-    compiles = events.is_kind(Kind.COMPILE)
-    yield of("compile", compiles & ~nesting.inside(compiles), lambda x, row: sites[x.site[row]])
-    names, segments = evaluated_lines(run), timeline.segments
+    yield of("compile", outermost(events.is_kind(Kind.COMPILE)))
     took = segments[:, 1] - segments[:, 0]
-    yield Longest.of("evaluation", segments[:, 0], took, lambda at: names[at])
-    details = run.process.details
-    for kind, which in (("collective", Kind.COLLECTIVE), ("empty_cache", Kind.CACHE_EMPTIED)):
-        window = timeline.window
-        rows = details[(details["kind"] == which) & (details["thread"] == timeline.thread)]
-        rows = rows[(rows["start"] >= window.start) & (rows["start"] < window.end)]
-        names = [sites[number] for number in rows["site"].tolist()]
-        if which is Kind.COLLECTIVE:
-            called = [COLLECTIVES[x] if x < len(COLLECTIVES) else kind for x in rows["flags"]]
-            names = [f"{x} at {name}" for x, name in zip(called, names, strict=True)]
-        yield Longest.of(kind, rows["start"], rows["end"] - rows["start"], names.__getitem__)
+    yield Longest.of("evaluation", segments[:, 0], took, evaluated_lines(run).__getitem__)
+    yield _recorded(run, "collective", Kind.COLLECTIVE)
+    yield _recorded(run, "empty_cache", Kind.CACHE_EMPTIED)
+
+
+def _recorded(run: Analysed, kind: str, which: Kind) -> Longest:
+    """Returns the training thread's calls that are details of its events."""
+    details, window, sites = run.process.details, run.timeline.window, run.sites()
+    rows = details[(details["kind"] == which) & (details["thread"] == run.timeline.thread)]
+    rows = rows[(rows["start"] >= window.start) & (rows["start"] < window.end)]
+
+    def label_of(place: int) -> str:
+        site, number = sites[int(rows["site"][place])], int(rows["flags"][place])
+        if which is not Kind.COLLECTIVE:
+            return site
+        return f"{COLLECTIVES[number] if number < len(COLLECTIVES) else kind} at {site}"
+
+    return Longest.of(kind, rows["start"], rows["end"] - rows["start"], label_of)
 
 
 def _direction(flags: int) -> str:
     return next((flag.name for flag in _DIRECTIONS if flags & flag and flag.name), "copy")
-
-
-def _saved(kind: int) -> str:
-    return "save" if kind == Kind.CHECKPOINT_SAVE else "load"
 
 
 def evaluated_lines(run: Analysed) -> list[str]:

@@ -113,23 +113,13 @@ def machine_of(run: Analysed) -> tuple[Machine | None, list[Histogram]]:
     # Whole samples, so that each bin of the host has its own.
     stride = -(-(len(edges) - 1) // _MOST_BINS)
     edges = np.append(edges[:-1:stride], edges[-1])
-    host_lines, process_lines, gpu_lines = lines
-    ticks = ticks_of(process_lines)
     binned = _Binned(edges, is_sampled_once=stride == 1)
-    for name, panel, unit, observed in (
-        *_of_host(host_lines, window),
-        *_of_tree(ticks, window),
-    ):
-        binned.add(name, panel, unit, observed)
-    cores = [(f"core {n}", x) for n, x in _of_cores(run, host_lines, window)]
     gpus = []
-    for name, samples in _gpus(run, gpu_lines, ticks, window):
-        for field, panel, unit in _GPU_FIGURES:
-            values, times_ns = asked_values(samples, field)
-            observed = Observed.gauge(times_ns, values, window)
-            binned.add(name, panel, unit, observed)
-            if panel == "gpu_utilization":
-                gpus.append((name, observed))
+    for name, panel, unit, observed in figures_of(run, window):
+        binned.add(name, panel, unit, observed)
+        if panel == "gpu_utilization":
+            gpus.append((name, observed))
+    cores = [(f"core {n}", x) for n, x in _of_cores(run, lines[0], window)]
     histograms = [_histogram("cores", [x for _, x in cores])] if cores else []
     histograms += [_histogram(name, [observed]) for name, observed in gpus]
     machine = Machine(
@@ -166,6 +156,19 @@ class _Binned:
         if not np.isnan(mean).all():
             largest = None if self._is_sampled_once else peak
             self.series.append(Series(name=name, panel=panel, unit=unit, mean=mean, peak=largest))
+
+
+def figures_of(run: Analysed, window: Window) -> _Figures:
+    """Yields name, panel and unit as of a Series, of every figure, with all of its samples."""
+    recording = run.recording
+    host_lines, process_lines, gpu_lines = (
+        list(lines_around(x, window))
+        for x in (recording.host_lines, recording.process_lines, recording.gpu_lines)
+    )
+    ticks = ticks_of(process_lines)
+    yield from _of_host(host_lines, window)
+    yield from _of_tree(ticks, window)
+    yield from _of_gpus(run, gpu_lines, ticks, window)
 
 
 def _of_host(lines: Sequence[Line], window: Window) -> _Figures:
@@ -228,6 +231,13 @@ def _gpus(
     for _, ((index, uuid), own) in shown:
         is_only = numbers.count(index) == 1
         yield f"GPU {index}" if is_only else f"GPU {index} ({uuid})", own
+
+
+def _of_gpus(run: Analysed, lines: Sequence[Line], ticks: list[Tick], window: Window) -> _Figures:
+    for name, samples in _gpus(run, lines, ticks, window):
+        for field, panel, unit in _GPU_FIGURES:
+            values, times_ns = asked_values(samples, field)
+            yield name, panel, unit, Observed.gauge(times_ns, values, window)
 
 
 def _percent(values: Floats) -> Bytes:

@@ -100,11 +100,13 @@ class FirstProcess:
     """A run's training process, the first of several ranks, or a part of its timeline.
 
     Attributes:
+        whole: The timeline of the run, of which `run` may have a part.
         first_step, first_epoch: Number of steps and epochs before that part.
         has_ranks: It is one of several.
     """
 
     run: Analysed
+    whole: Timeline
     first_step: int
     first_epoch: int
     has_ranks: bool
@@ -121,7 +123,7 @@ def first_analysed(
     by_rank, pairs, hosts = _that_trained(directory)
     run, whole = _analysed(*pairs[0], hosts[0], epoch, steps)
     has_ranks = len(by_rank) > 1 or are_ranks([process for _, process in pairs])
-    return FirstProcess(run, *_counted_before(whole, run.timeline), has_ranks)
+    return FirstProcess(run, whole, *_counted_before(whole, run.timeline), has_ranks)
 
 
 def _that_trained(

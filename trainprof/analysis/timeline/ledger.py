@@ -29,7 +29,7 @@ LOADER_KINDS: Final = (
     Kind.LOADER_CLOSE,
 )
 
-_KEY_OF_KIND: Final = {
+KEY_OF_KIND: Final = {
     Kind.LOADER_INIT: "loader_start",
     Kind.LOADER_RESET: "loader_start",
     Kind.LOADER_NEXT: "data_wait",
@@ -125,7 +125,7 @@ def attribute(
             they are part of it (a compiled backward is not recomputation).
     """
     key = np.full(len(events), _AROUND, dtype=np.int8)
-    for kind, name in _KEY_OF_KIND.items():
+    for kind, name in KEY_OF_KIND.items():
         key[events.is_kind(kind)] = KEY[name]
     if has_device:
         key[events.is_kind(Kind.PLACEMENT)] = KEY["transfer"]

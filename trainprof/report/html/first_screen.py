@@ -54,6 +54,7 @@ _ENDING_CELLS: Final = 160
 _HEADLINE_CELLS: Final = 300
 _CARDS: Final = 3
 _IDLE: Final = "idle"
+_WAITING: Final = "waiting for data"
 _KNOWN: Final = frozenset({*LEDGER_KEYS, "communication"})
 _LEVELS: Final = {"highly": "bad", "moderately": "warn"}
 _HEALTHY: Final = ("compute", "none")
@@ -179,17 +180,17 @@ def _share(summary: RunSummary) -> list[Figure]:
             shares = dict.fromkeys(map(percent, (low, high)))
             busy = f"{percent(low).removesuffix(' %')}–{percent(high)}"
             return [Figure("GPU busy", busy if len(shares) > 1 else percent(low), device.time)]
-    training = summary.training
-    spent = {k: s for k, s in (training.per_step_s or {}).items() if is_known(s)}
-    whole_s = sum(spent.values())
-    waited_s = sum(spent.get(key, 0.0) for key in LOADER_KEYS)
-    waited = share_of(waited_s, whole_s)
-    if summary.loaders and waited is not None:
-        return [Figure("waiting for data", percent(waited), f"{seconds(waited_s)} of a step")]
     step = step_rows(summary)
     if step is None or not step.rows:
         return []
-    row = step.rows[0]
+    # The bar's own figures: rounded alone, they may differ by one from those.
+    row = next((row for row in step.rows if set(row.keys) == {*LOADER_KEYS}), None)
+    if row is None and summary.loaders:
+        spent = {k: s for k, s in (summary.training.per_step_s or {}).items() if is_known(s)}
+        waited_s = sum(spent.get(key, 0.0) for key in LOADER_KEYS)
+        waited = percent(share_of(waited_s, sum(spent.values())))
+        return [Figure(_WAITING, waited, f"{seconds(waited_s)} of a step")]
+    row = row or step.rows[0]
     return [Figure(row.label, row.percent, f"{row.time} of a step")]
 
 

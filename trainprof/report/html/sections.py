@@ -9,7 +9,7 @@ from typing import Final
 from rich.text import Text
 
 from trainprof.analysis.summary.charts import Charts
-from trainprof.analysis.summary.levels import sentence
+from trainprof.analysis.summary.levels import number_at, sentence
 from trainprof.analysis.summary.loader import Loader
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.html.blocks import Block, HtmlPage, blocks_of
@@ -18,22 +18,30 @@ from trainprof.report.page.findings import action_of, not_found, why_passed_over
 from trainprof.report.page.hot_lines import hot_lines_section
 from trainprof.report.text import loader_words
 from trainprof.report.text.layout import Column, Page
-from trainprof.report.text.ledger import ledger_table
-from trainprof.report.text.units import LONG_UNITS, percent, seconds
+from trainprof.report.text.ledger import label_of, ledger_table
+from trainprof.report.text.units import (
+    LONG_UNITS,
+    byte_count,
+    count,
+    percent,
+    seconds,
+    whole_percent,
+)
 
 _PAGE: Final = HtmlPage(verbose=True)
 _NO_RECORDING: Final = "Nothing to draw: the run's recording is missing or empty."
 _NO_STEPS: Final = "No training step was seen, so no step is drawn."
 _NO_LINES: Final = "Lines with too few stack samples are not listed."
+_OUTLIERS_SHOWN: Final = 20
+# What was sampled in an outlier, as its column and how it is written.
+_SAMPLED: Final[dict[str, tuple[str, Callable[[float | None], str]]]] = {
+    "host_cpu_percent": ("CPU of the host", whole_percent),
+    "tree_cpu_percent": ("of this run, % of a core", whole_percent),
+    "iowait_share": ("I/O wait", percent),
+    "disk_read_bytes_per_s": ("read a second", byte_count),
+    "tree_rss_bytes": ("memory", byte_count),
+}
 _Lines = Callable[[RunSummary, Page], list[Text]]
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """What a script draws: its element's id, and a heading, "" for the section's."""
-
-    id: str
-    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +54,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading with pictures, blocks and parts; `short`: its name in the navigation."""
+    """A heading with pictures, blocks and parts.
+
+    Attributes:
+        short: Its name in the navigation.
+        pictures: Ids of elements that a script draws in.
+    """
 
     id: str
     title: str
     short: str
     intro: str = ""
-    pictures: list[Picture] = field(default_factory=list)
+    pictures: list[str] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
 
@@ -136,7 +149,7 @@ def closing_sections(summary: RunSummary) -> list[Section]:
         Section(
             "limits",
             "What trainprof cost, and what it did not measure",
-            "Limits",
+            "Overhead",
             blocks=[*costs, *faults, *passed, *checked],
         ),
     ]
@@ -152,29 +165,25 @@ def _over_time(summary: RunSummary, charts: Charts | None) -> Section:
         return replace(made, intro=_NO_RECORDING)
     if charts.steps is None and charts.machine is None:
         return replace(made, intro=_NO_STEPS)
-    pictures = [Picture("time-charts"), Picture("window-table")]
+    pictures = ["time-charts", "window-table"]
     return replace(made, intro="" if charts.steps else _NO_STEPS, pictures=pictures)
 
 
 def _distributions(charts: Charts | None) -> Section:
     made = Section("distributions", "How step times and utilisation are distributed", "Histograms")
     shown = charts is not None and bool(charts.histograms)
-    return replace(made, pictures=[Picture("histograms")] if shown else [])
+    return replace(made, pictures=["histograms"] if shown else [])
 
 
 def _heatmap(charts: Charts | None) -> Section:
     made = Section("cores", "CPU cores and GPUs over time", "Cores")
     shown = charts is not None and charts.machine is not None and bool(charts.machine.cores)
-    return replace(made, pictures=[Picture("heatmap")] if shown else [])
+    return replace(made, pictures=["heatmap"] if shown else [])
 
 
 def _flame(charts: Charts | None) -> Section:
     made = Section("stacks", "Flame graph of the stack samples", "Flame graph")
-    if charts is None:
-        return made
-    if not charts.stacks.stacks:
-        return replace(made, intro="No stack samples were taken.")
-    return replace(made, pictures=[Picture("flame")])
+    return made if charts is None else replace(made, pictures=["flame"])
 
 
 def _hot_lines(summary: RunSummary, charts: Charts | None) -> Section:
@@ -190,7 +199,7 @@ def _loaders(summary: RunSummary, charts: Charts | None) -> Section:
         "loaders",
         "Loaders and workers",
         "Loaders",
-        pictures=[Picture("lanes")] if has_lanes else [],
+        pictures=["lanes"] if has_lanes else [],
         blocks=_blocks(summary, sections.loaders_section),
         parts=[
             Part(
@@ -258,12 +267,40 @@ def _whole_run(summary: RunSummary) -> list[Block]:
             columns.append(Column(unit, [row.on_device for row in rows]))
         shares = [*(row.share for row in table.rows), 0.0]
         ledger = [Block(columns=columns, shares=shares)]
-    return ledger + _blocks(
+    parts = _blocks(
         summary,
         details.phase_details,
         sections.outside_section,
         sections.steps_section,
-        details.step_details,
+        details.step_time,
         details.training_details,
-        sections.epochs_section,
     )
+    epochs = _blocks(summary, sections.epochs_section)
+    return [*ledger, *parts, *epochs, *_tables(_outlier_columns(summary))]
+
+
+def _outlier_columns(summary: RunSummary) -> list[Column]:
+    """Returns the longest outliers with what was sampled in them."""
+    outliers = summary.outliers[:_OUTLIERS_SHOWN]
+    if not outliers:
+        return []
+    known = {
+        name: header
+        for name, (header, _) in _SAMPLED.items()
+        if any(number_at(outlier.samples, name) is not None for outlier in outliers)
+    }
+    sampled = [
+        Column(header, [_SAMPLED[name][1](number_at(x.samples, name)) for x in outliers])
+        for name, header in known.items()
+    ]
+    every = summary.outliers_in_all
+    of = f", the longest of {count(every)}" if every > len(outliers) else ""
+    return [
+        Column(f"Outlier{of}", [f"step {count(x.step + 1)}" for x in outliers], is_number=False),
+        Column("epoch", ["" if x.epoch is None else count(x.epoch + 1) for x in outliers]),
+        Column("into the run", [seconds(x.start_s) for x in outliers]),
+        Column("took", [seconds(x.seconds) for x in outliers]),
+        Column("what grew", [label_of(x.grew) for x in outliers], is_number=False),
+        Column("by", [seconds(x.grew_s) for x in outliers]),
+        *sampled,
+    ]

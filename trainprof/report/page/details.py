@@ -60,16 +60,21 @@ def phase_details(summary: RunSummary, page: Page) -> list[Text]:
     return page.labelled("Phases", parts) + page.labelled("Python", places)
 
 
-def step_details(summary: RunSummary, page: Page) -> list[Text]:
-    """The distribution of steady steps and every outlier with its system samples."""
+def step_time(summary: RunSummary, page: Page) -> list[Text]:
+    """The distribution of steady steps."""
     step, named = summary.training.step_s, []
     if step is not None:
         named = [f"{name} {seconds(getattr(step, name))}" for name in _STATISTICS]
         named.insert(0, f"n {count(step.n)}")
+    return page.labelled("Step time", named)
+
+
+def step_details(summary: RunSummary, page: Page) -> list[Text]:
+    """The distribution of steady steps and every outlier with its system samples."""
     listed, every = len(summary.outliers), summary.outliers_in_all
     outliers = [[f"the longest {count(listed)} of {count(every)}"]] if every > listed else []
     outliers += [_outlier(outlier) for outlier in summary.outliers]
-    return page.labelled("Step time", named) + page.labelled_rows("Outliers", outliers)
+    return step_time(summary, page) + page.labelled_rows("Outliers", outliers)
 
 
 def system_details(summary: RunSummary, page: Page) -> list[Text]:

@@ -153,7 +153,8 @@ function machineSpec({ time_s, series }, [panel, title, note, of = ""]) {
     values.push(withGaps(peak));
     bands.push([lines.length - 1, i, () => faded(colourOf(i), 0.25)]);
   }
-  const limits = panel === "gpu_utilization" ? [0, 100] : undefined;
+  const most = values.slice(1).reduce((x, line) => line.reduce((a, b) => Math.max(a, b ?? 0), x), 0);
+  const limits = [0, panel === "gpu_utilization" ? 100 : most > 0 ? most * 1.08 : 1];
   const id = `${panel.replace("_", "-")}${of === "host" ? "-host" : ""}`;
   return { id, title, note, unit: shown[0].unit, height: 120, lines, bands, limits, values: () => values };
 }
@@ -213,10 +214,11 @@ function drawSpans(chart, spans, hasNumbers) {
     context.fillStyle = isEpoch ? faded(colour("muted"), 0.5) : (shades.get(kind) ?? "transparent");
     context.fillRect(left, bbox.top, Math.max(ratio, right - left), bbox.height);
     if (isEpoch) free = left + LEAST_EPOCH * ratio;
-    if (!isEpoch || !hasNumbers || left < freeText) continue;
+    const end = left + context.measureText(label).width + 8 * ratio;
+    if (!isEpoch || !hasNumbers || left < freeText || end > bbox.left + bbox.width) continue;
     context.fillStyle = colour("muted");
-    context.fillText(label.slice(0, 40), left + 4 * ratio, bbox.top + 3 * ratio);
-    freeText = left + context.measureText(label.slice(0, 40)).width + 16 * ratio;
+    context.fillText(label, left + 4 * ratio, bbox.top + 3 * ratio);
+    freeText = end + 8 * ratio;
   }
 }
 
@@ -305,7 +307,7 @@ function plotOptions(spec, view, isLog, width, afterDraw) {
     size: 24,
     space: 70,
     incrs: CLOCK_STEPS,
-    values: (_, splits) => splits.map((split) => clock(split, splits[1] - splits[0], splits[splits.length - 1])),
+    values: (_, splits, __, ___, step) => splits.map((split) => clock(split, step, splits[splits.length - 1])),
   });
   const figures = axis({
     size: GUTTER,

@@ -46,7 +46,7 @@ function drawRows(host, view, picture) {
     Object.assign(context, { font: AXIS_FONT, textBaseline: "middle", textAlign: "right", fillStyle: colour("muted") });
     const every = Math.ceil(12 / rowHeight);
     for (let i = 0; i < names.length; i += every) {
-      context.fillText(names[i], GUTTER - 6, (i + 0.5) * rowHeight, GUTTER - 8);
+      context.fillText(names[i], GUTTER - 6, Math.max(6, (i + 0.5) * rowHeight), GUTTER - 8);
     }
     context.translate(GUTTER, 0);
     const width = Math.max(1, Math.floor(rows.clientWidth - GUTTER - RIGHT));
@@ -94,7 +94,12 @@ function drawHeatmap(charts, view) {
   drawRows(host, view, {
     id: "heatmap",
     title: "Load of cores and GPUs",
-    legend: element("span", { class: "legend" }, "0 %", bar, "100 %, blank where not measured"),
+    legend: element(
+      "span",
+      { class: "legend" },
+      element("span", { class: "entry" }, "0 % ", bar, " 100 %"),
+      "blank where not measured",
+    ),
     names,
     rowHeight,
     bins: (from, to) => [nearest(time_s, from), nearest(time_s, to) + 1],

@@ -11,7 +11,7 @@ function drawPage() {
     drawHistograms(charts);
     drawHeatmap(charts, view);
     drawLanes(charts, view);
-    if (typeof drawFlame === "function") drawFlame(charts);
+    if (document.getElementById("flame") !== null) drawFlame(charts);
   }
   window.addEventListener("resize", drawAllSoon);
   window.trainprofReady = true;

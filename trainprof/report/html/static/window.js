@@ -63,6 +63,7 @@ class TimeWindow {
     if (!(last > first) || (first === this.from && last === this.to)) return false;
     this.from = first;
     this.to = last;
+    this.point(null);
     for (const listen of this.listeners) listen();
     return true;
   }

@@ -162,7 +162,7 @@ function partsTable({ parts, mean, grown }, view, whole) {
     if (!view.isWhole && part === grown) made.className = "differs";
     return made;
   });
-  const heads = view.isWhole ? ["a step", "share"] : ["here", `in ${whole}`, "difference"];
+  const heads = view.isWhole ? ["a step", "share"] : ["here", whole.replace("the ", ""), "difference"];
   return table("Mean time of a step by part", ["Part", ...heads], rows);
 }
 
