@@ -477,10 +477,10 @@ static PyObject *call_module(PyObject *me, PyObject *const *args, size_t nargsf,
     Wrapper *self = (Wrapper *)me;
     State *inside = (State *)GIVEN(INSIDE);
     unsigned long thread = PyThread_get_thread_ident();
-    if (thread == inside->thread)
+    if (thread == inside->thread || PyVectorcall_NARGS(nargsf) == 0)
         return ORIGINAL();
     PyObject *known = NULL;
-    if (PyVectorcall_NARGS(nargsf) > 0 && inside->thread == 0)
+    if (inside->thread == 0)
         known = get_by_id(GIVEN(CLASSES), Py_TYPE(args[0]));
     if (known == NULL || !PyTuple_Check(known))
         return TWIN();
@@ -507,7 +507,9 @@ static PyObject *call_module(PyObject *me, PyObject *const *args, size_t nargsf,
    and with the first batch. `kind` is LOADER_NEXT; LOADER_END and LOADER_ERROR follow. */
 static PyObject *call_next(PyObject *me, PyObject *const *args, size_t nargsf, PyObject *names) {
     Wrapper *self = (Wrapper *)me;
-    if (PyVectorcall_NARGS(nargsf) != 1 || names != NULL || PySet_GET_SIZE(GIVEN(1)) > 0)
+    if (PyVectorcall_NARGS(nargsf) != 1 || names != NULL) /* which it refuses */
+        return ORIGINAL();
+    if (PySet_GET_SIZE(GIVEN(1)) > 0)
         return TWIN();
     PyObject *iterator = Py_NewRef(args[0]);
     uint32_t loader = (uint32_t)as_number(get_by_id(GIVEN(0), iterator));
@@ -541,8 +543,10 @@ static PyObject *call_next(PyObject *me, PyObject *const *args, size_t nargsf, P
 static PyObject *call_fetch(PyObject *me, PyObject *const *args, size_t nargsf, PyObject *names) {
     Wrapper *self = (Wrapper *)me;
     PyObject *meter = GIVEN(0);
-    if (PyVectorcall_NARGS(nargsf) != 2 || names != NULL)
-        return TWIN();
+    if (PyVectorcall_NARGS(nargsf) != 2)
+        return names == NULL ? ORIGINAL() : TWIN();
+    if (names != NULL)
+        return ORIGINAL();
     PyObject *held = PyObject_GetAttr(args[0], NAME(STATE));
     PyObject *to_pass = held == NULL ? NULL : PyObject_GetAttr(meter, NAME(TO_PASS));
     PyErr_Clear();

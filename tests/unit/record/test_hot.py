@@ -14,6 +14,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Callable
@@ -277,8 +278,8 @@ def test_what_is_no_longer_used_is_freed(tmp_path: Path) -> None:
 
 
 def test_threads_lose_nothing(log: EventLog) -> None:
-    call = wrapped(log, work)
-    in_threads([lambda: [call(n) for n in range(CALLS)]] * 4)
+    call, gate = wrapped(log, work), threading.Barrier(4)
+    in_threads([lambda: [gate.wait(), *map(call, range(CALLS))]] * 4)
     recorded = events(log)
     assert len(recorded) == 4 * CALLS
     assert len({event.thread for event in recorded}) == 4
@@ -333,10 +334,13 @@ def test_what_a_handler_raises_at_a_clock_reaches_the_script(
 
 
 def test_a_handler_within_a_call_raises_as_without_us(log: EventLog) -> None:
+    def original() -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
     before = signal.signal(signal.SIGUSR1, raise_late)
     try:
         with pytest.raises(Late):
-            wrapped(log, signal.raise_signal)(signal.SIGUSR1)
+            wrapped(log, original)()
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert len(events(log)) == 1
