@@ -18,6 +18,7 @@ import time
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, Final
 
 from trainprof.record.hot import compiled
@@ -170,6 +171,7 @@ class EventLog:
             "python": sys.version.split()[0],
             "argv0": _argv0(),
             "rank": os.environ.get("RANK"),
+            "in_c": type(self.emit) is not FunctionType,
         }
         text = json.dumps(metadata, ensure_ascii=True).encode("ascii")
         return (HEADER_PREFIX.pack(MAGIC, SCHEMA_VERSION, len(text)) + text).ljust(
