@@ -34,9 +34,9 @@ from trainprof.inside.spans import fetch_usage
 from trainprof.record.event_log import EventLog
 from trainprof.record.hot import PURE_PYTHON
 
-STEPS = 240
-# Whatever a step does for the first time comes before.
-WARM_UP = 40
+STEPS = 420
+# What a step does for the first time comes before, and the samples that findings take of 192 steps.
+WARM_UP = 220
 BATCH = 32
 
 
