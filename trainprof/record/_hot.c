@@ -17,6 +17,13 @@ neither a thread nor a signal handler of the script comes in between. */
 #include <structmember.h>
 #include <time.h>
 
+/* Keeps what is rare out of the cache lines of what is not: torch evicts both in each step. */
+#if defined(__GNUC__)
+#define COLD __attribute__((cold, noinline))
+#else
+#define COLD
+#endif
+
 /* As schema.RECORD. */
 typedef struct {
     uint8_t kind, flags;
@@ -58,26 +65,33 @@ typedef struct {
     PyObject *type, *value, *traceback;
 } Kept;
 
-static Kept keep_error(PyObject *result) {
-    Kept kept = {NULL, NULL, NULL};
-    if (result == NULL)
-        PyErr_Fetch(&kept.type, &kept.value, &kept.traceback);
+COLD static Kept fetch_error(void) {
+    Kept kept;
+    PyErr_Fetch(&kept.type, &kept.value, &kept.traceback);
     return kept;
 }
 
-/* Returns `result`, or NULL with the kept error or, if recording raised, with that one: only a
-   signal handler of the script raises there. */
-static PyObject *give_back(PyObject *result, Kept kept, int failed) {
+static inline Kept keep_error(PyObject *result) {
+    return result == NULL ? fetch_error() : (Kept){NULL, NULL, NULL};
+}
+
+/* Returns NULL with the kept error or, if recording raised, with that one: only a signal handler of
+   the script raises there. */
+COLD static PyObject *raise_again(PyObject *result, Kept kept, int failed) {
     if (!failed) {
-        if (result == NULL)
-            PyErr_Restore(kept.type, kept.value, kept.traceback);
-        return result;
+        PyErr_Restore(kept.type, kept.value, kept.traceback);
+        return NULL;
     }
     Py_XDECREF(result);
     Py_XDECREF(kept.type);
     Py_XDECREF(kept.value);
     Py_XDECREF(kept.traceback);
     return NULL;
+}
+
+/* Returns `result`, or as `raise_again`. */
+static inline PyObject *give_back(PyObject *result, Kept kept, int failed) {
+    return result == NULL || failed ? raise_again(result, kept, failed) : result;
 }
 
 /* Returns an int's value, 0 for anything else. */
@@ -133,7 +147,8 @@ static inline int has_true(PyObject *thing, PyObject *name) {
 /* --- the cursor of the event log --- */
 
 typedef struct {
-    PyObject_HEAD vectorcallfunc call;
+    PyObject_HEAD
+    vectorcallfunc call;
     PyObject *slowly;  /* the log's emit_slowly, for a full buffer, a new thread, odd values */
     PyObject *threads; /* numbers of threads, by identity */
     PyObject *buffer;
@@ -161,11 +176,8 @@ static inline int put(Recorder *self, unsigned number, uint8_t kind, uint64_t st
     return 1;
 }
 
-/* Returns the calling thread's number, -1 if it has none yet. */
-static inline int number_of_thread(Recorder *self) {
-    unsigned long thread = PyThread_get_thread_ident();
-    if (thread == self->first_thread)
-        return self->first_number;
+/* Returns a thread's number, -1 if it has none yet. */
+COLD static int number_of_other(Recorder *self, unsigned long thread) {
     PyObject *key = PyLong_FromUnsignedLong(thread);
     PyObject *number = key == NULL ? NULL : PyDict_GetItemWithError(self->threads, key);
     Py_XDECREF(key);
@@ -173,15 +185,28 @@ static inline int number_of_thread(Recorder *self) {
     return number == NULL ? -1 : (int)as_number(number);
 }
 
-/* Emits a record; returns -1 with the error of a signal handler of the script. */
+/* Returns the calling thread's number, as `number_of_other`. */
+static inline int number_of_thread(Recorder *self) {
+    unsigned long thread = PyThread_get_thread_ident();
+    return thread == self->first_thread ? self->first_number : number_of_other(self, thread);
+}
+
+/* Emits a record where `put` cannot; returns -1 with the error of a signal handler of the script.
+ */
+COLD static int emit_slowly(Recorder *self, uint8_t kind, uint64_t start, uint64_t end,
+                            uint32_t site, uint64_t value, uint8_t flags) {
+    PyObject *slowly = self->slowly;
+    return -has_failed(
+        PyObject_CallFunction(slowly, "iKKIKi", kind, start, end, site, value, flags));
+}
+
+/* Emits a record; returns as `emit_slowly`. */
 static inline int emit(Recorder *self, uint8_t kind, uint64_t start, uint64_t end, uint32_t site,
                        uint64_t value, uint8_t flags) {
     int number = number_of_thread(self);
     if (number >= 0 && put(self, (unsigned)number, kind, start, end, site, value, flags))
         return 0;
-    PyObject *result =
-        PyObject_CallFunction(self->slowly, "iKKIKi", kind, start, end, site, value, flags);
-    return has_failed(result) ? -1 : 0;
+    return emit_slowly(self, kind, start, end, site, value, flags);
 }
 
 /* Reads ints of at most `most`; returns 0, without an error, for anything else. */
@@ -335,7 +360,8 @@ A wrapper has a hook: what it does around a call. It handles the common call its
 other one to its twin in Python, which wraps the same original. */
 
 typedef struct {
-    PyObject_HEAD vectorcallfunc call;
+    PyObject_HEAD
+    vectorcallfunc call, call_original;
     PyObject *original, *twin;
     Recorder *recorder;
     PyObject *begin, *end; /* clocks, NULL for the performance counter */
@@ -352,7 +378,8 @@ typedef struct {
 /* What wrappers share with their twins: of outermost calls the thread inside one, or 0; of a
    fetcher the rest. */
 typedef struct {
-    PyObject_HEAD unsigned long thread;
+    PyObject_HEAD
+    unsigned long thread;
     unsigned char worker;
     char may_be_stamped, is_stamped;
     unsigned int loader;
@@ -361,7 +388,7 @@ typedef struct {
 
 static PyTypeObject StateType;
 
-#define ORIGINAL() PyObject_Vectorcall(self->original, args, nargsf, names)
+#define ORIGINAL() self->call_original(self->original, args, nargsf, names)
 #define TWIN() PyObject_Vectorcall(self->twin, args, nargsf, names)
 #define BEGIN(start)                                                                               \
     uint64_t start;                                                                                \
@@ -749,6 +776,10 @@ static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     }
     self->places = places;
     self->call = hooks[at].call;
+    /* What PyObject_Vectorcall looks up at each call. */
+    self->call_original = PyVectorcall_Function(original);
+    if (self->call_original == NULL)
+        self->call_original = PyObject_Vectorcall;
     self->original = Py_NewRef(original);
     self->twin = Py_NewRef(twin);
     self->recorder = (Recorder *)Py_NewRef(recorder);
