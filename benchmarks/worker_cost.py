@@ -1,8 +1,8 @@
 """What watching a fetch costs: `python benchmarks/worker_cost.py`.
 
-Budgets: 10 us a batch of 32 samples in a worker (3 us with short samples), 1.5 us a step in the process that trains. CPU time
-of the thread, the least of interleaved repeats: bare, with the fetch recorded alone, and with its
-usage and its samples too.
+Budgets: 10 us a batch of 32 samples in a worker (3 us with short samples), 1.5 us a step in the
+process that trains. CPU time of the thread, the least of interleaved repeats: bare, with the fetch
+recorded alone, and with its usage and its samples too.
 """
 
 from __future__ import annotations

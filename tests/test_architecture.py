@@ -97,7 +97,7 @@ def test_report_knows_of_analysis_only_the_summary():
     seen = {x for x in names if x.startswith("trainprof.analysis") and module_file(x).is_file()}
     beside = {x for x in seen if not x.startswith("trainprof.analysis.summary.")}
     assert not beside
-    assert len(seen) <= 9
+    assert len(seen) <= 10
 
 
 def test_probes_of_findings_import_what_the_script_s_process_has():

@@ -367,3 +367,19 @@ def test_two_at_once_with_one_directory(tmp_path: Path) -> None:
     ends = sorted((process.communicate(timeout=60), process.returncode) for process in both)
     assert sorted(status for _, status in ends) == [0, 125]
     assert sorted(stdout for (stdout, _), _ in ends) == [b"", b"ran\n"]
+
+
+def test_files_that_are_asked_for_are_written_at_the_end(tmp_path):
+    write_script(tmp_path, "print('of the script')\nraise SystemExit(3)\n")
+    for again in ((), ("--force",)):
+        loud = (*TRAINPROF[:-1], "-o", "run", *again)
+        ended = run(loud, "--html", "--trace", "script.py", cwd=tmp_path)
+        assert (ended.stdout, ended.status) == (b"of the script\n", 3)
+        *_, page, trace = ended.stderr.decode().splitlines()
+        assert page == "trainprof: wrote run/report.html"
+        assert trace == "trainprof: wrote run/trace.json.gz"
+        assert (tmp_path / "run" / "report.html").read_bytes().startswith(b"<!doctype html>")
+        assert (tmp_path / "run" / "trace.json.gz").stat().st_size
+    ended = run(UNDER, "--force", "-q", "--html", "script.py", cwd=tmp_path)
+    assert not ended.stderr
+    assert (tmp_path / "run" / "report.html").exists()

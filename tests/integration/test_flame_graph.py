@@ -23,13 +23,14 @@ FRAMES = [
     (MET_LATE, ""),
     ("main", "train.py:12"),
 ]
-# Of 10 s: 4 in score(), 1 of them below a call of itself, 1 late; 3 in line 12, 3 in PIL.
+# Of 10 s in the loop: 4 in score(), 1 of them in a call of itself, 1 late; 3 in PIL, 3 in line 12.
 STACKS = [
     ("training", "other", 30, [0, 1], 2.0),
     ("training", "other", 10, [0, 1, 2, 1], 1.0),
     ("training", "forward", 10, [0, 1, 4], 1.0),
     ("training", "forward", 30, [0, 3], 3.0),
     ("training", "other", 30, [5], 3.0),
+    ("training", "startup", 30, [5], 3.0),
     ("workers", "fetch", 50, [3], 5.0),
 ]
 
@@ -81,6 +82,8 @@ def test_figures_search_and_zoom(page: Page) -> None:
     assert details.inner_text().split("\n")[:3] == ["score", "lib/score.py:3", "Copy"]
     assert "Total time 4.00 s (100 %)" in details.inner_text()
     page.get_by_role("button", name="Reset").click()
+    page.get_by_label("Phase").select_option(label="all")
+    assert rows(page)[0][2] == "12.0 s (92 %)"
     page.get_by_label("Phase").select_option(label="forward, 4.00 s")
     page.get_by_role("button", name="Self time").click()
     assert rows(page)[0][:3] == ["Image.open", "3.00 s (75 %)", "3.00 s (75 %)"]

@@ -5,6 +5,7 @@ Every builder gives ledgers that close and figures that agree with one another, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -944,5 +945,21 @@ def with_every_float(value: Any, new: float) -> Any:
         return replace(
             value,
             **{x.name: with_every_float(getattr(value, x.name), new) for x in fields(value)},
+        )
+    return value
+
+
+def with_every_string(value: Any, new: Callable[[str], str]) -> Any:
+    """The same summary or charts, every string in it changed, but for keys of dictionaries."""
+    if isinstance(value, str):
+        return new(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(with_every_string(item, new) for item in value)
+    if isinstance(value, dict):
+        return {key: with_every_string(item, new) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value,
+            **{x.name: with_every_string(getattr(value, x.name), new) for x in fields(value)},
         )
     return value

@@ -47,7 +47,7 @@ _ABOUT: Final = {
     "report": (
         "Show a saved run again",
         "trainprof report latest",
-        "trainprof report latest --why 1",
+        "trainprof report latest --html",
     ),
     "list": ("List the saved runs", "trainprof list", "trainprof list --verbose"),
     "clean": (

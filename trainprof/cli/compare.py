@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import typer
@@ -16,6 +17,7 @@ from trainprof.cli.output import complain, json_text, page_of, write
 from trainprof.cli.report import summary_of
 from trainprof.cli.saved_runs import RunDamaged, find_run, unreadable
 from trainprof.record.errors import TrainprofError
+from trainprof.record.run_directory import COMPARE_HTML
 
 if TYPE_CHECKING:
     from trainprof.compare.compared_run import ComparedRun
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 # By the outcome of a gate that did not pass.
 _STATUSES: Final = {"tripped": 1, "not_judged": 2}
+_HTML: Final = f"Write an HTML page to {COMPARE_HTML} in the last run's directory."
 _PERCENT: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+) ?%?")
 
 
@@ -68,6 +71,11 @@ def compare(
         ),
     ] = None,
     format: FormatOption = Format.TERMINAL,
+    html: Annotated[bool, options.reporting("--html", help=_HTML)] = False,
+    output: Annotated[
+        Path | None,
+        options.reporting("-o", "--output", metavar="FILE", help="Write the HTML page here."),
+    ] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show every figure.")] = False,
     debug: options.Debug = False,
 ) -> int:
@@ -75,10 +83,15 @@ def compare(
 
     One run a side is often too noisy. Record three, and name them with --base and --other.
     """
+    if output is not None and not html:
+        raise typer.BadParameter("only together with --html", param_hint="'--output'")
     sides = _sides(runs or [], base or [], other or [])
     read: dict[str, ComparedRun] = {}
     comparisons = [_comparison(first, second, read, fail_if_slower) for first, second in sides]
-    write(sys.stdout, _rendered(comparisons, format, verbose=verbose))
+    if html:
+        _write_html(comparisons, output)
+    else:
+        write(sys.stdout, _rendered(comparisons, format, verbose=verbose))
     statuses = {_judged(comparison, fail_if_slower) for comparison in comparisons}
     # A tripped gate goes before one that could not be judged.
     return 1 if 1 in statuses else max(statuses)
@@ -133,6 +146,17 @@ def _run(name: str, read: dict[str, ComparedRun]) -> ComparedRun:
         except OSError as error:
             raise unreadable(name, error) from error
     return read[path]
+
+
+def _write_html(comparisons: Sequence[Comparison], output: Path | None) -> None:
+    """Writes the HTML page, and its path to stdout."""
+    from trainprof.cli.pictures import replacing
+    from trainprof.report.html import compared
+
+    path = output or Path(comparisons[-1].other[-1].directory, COMPARE_HTML)
+    with replacing(path, is_yours=output is not None) as file:
+        file.write(compared.render(comparisons).encode())
+    write(sys.stdout, f"{path}\n")
 
 
 def _rendered(comparisons: Sequence[Comparison], format: Format, *, verbose: bool) -> str:

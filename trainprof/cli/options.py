@@ -126,6 +126,10 @@ _RULE: Final = "Change a finding's threshold, such as serial_loading.wait_share=
 Rules = Annotated[list[str] | None, reporting("--rule", metavar="NAME=VALUE", help=_RULE)]
 Quiet = Annotated[bool, reporting("-q", "--quiet", help="Save the run and print nothing.")]
 Verbose = Annotated[bool, reporting("-v", "--verbose", help="Print all sections.")]
+_HTML: Final = "Write RUN/report.html too: charts, flame graph, all details."
+Html = Annotated[bool, reporting("--html", help=_HTML)]
+_TRACE: Final = "Write RUN/trace.json.gz too, for ui.perfetto.dev."
+Trace = Annotated[bool, reporting("--trace", help=_TRACE)]
 _PROGRESS: Final = "Print a line every 10 s while the script runs."
 Progress = Annotated[bool, reporting("--progress", help=_PROGRESS)]
 Debug = Annotated[
@@ -135,9 +139,10 @@ Debug = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the shared options of `run` and `lines` ask for."""
+    """What the shared options of `run` and `lines` ask for; `pictures` are formats of `report`."""
 
     run: RunOptions
+    pictures: tuple[str, ...]
     quiet: bool
     verbose: bool
     debug: bool
@@ -157,6 +162,8 @@ def _order(
     max_steps: MaxSteps = None,
     max_time: MaxTime = None,
     rule: Rules = None,
+    html: Html = False,
+    trace: Trace = False,
     progress: Progress = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -177,7 +184,8 @@ def _order(
         rules=thresholds(rule),
         find_syncs=find_syncs,
     )
-    return Order(run, quiet, verbose, debug)
+    pictures = (*(["html"] if html else []), *(["trace"] if trace else []))
+    return Order(run, pictures, quiet, verbose, debug)
 
 
 def runs_a_script(verb: Callable[..., Any], script: object = Script) -> Callable[..., Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, Final
 
+from trainprof.cli.output import write
 from trainprof.record.errors import TrainprofError
 from trainprof.record.run_directory import REPORT_HTML, SPEEDSCOPE, TRACE
 
@@ -31,6 +33,7 @@ _NAMES: Final = {
     Picture.TRACE: TRACE,
     Picture.SPEEDSCOPE: SPEEDSCOPE,
 }
+_ELSEWHERE: Final = "write elsewhere: --output FILE"
 
 
 class NotWritten(TrainprofError):
@@ -63,15 +66,8 @@ def write_picture(
         NothingRecorded: If there are no stack samples to write.
     """
     path = directory.path / _NAMES[picture] if output is None else output
-    try:
-        with _replacing(path) as file:
-            _fill(file, picture, directory, summary, epoch, steps)
-    except OSError as error:
-        elsewhere = "write elsewhere: --output FILE"
-        raise NotWritten(
-            f"{path} cannot be written: {error.strerror or error}",
-            hint=elsewhere if output is None else "check its directory and permissions",
-        ) from error
+    with replacing(path, is_yours=output is not None) as file:
+        _fill(file, picture, directory, summary, epoch, steps)
     return path
 
 
@@ -87,7 +83,15 @@ def _fill(
         from trainprof.analysis.trace.trace import trace_of
         from trainprof.report import trace
 
-        trace.write(trace_of(directory, epoch=epoch, steps=steps), file)
+        recorded = trace_of(directory, epoch=epoch, steps=steps)
+        trace.write(recorded, file)
+        if recorded.note is not None:
+            write(sys.stderr, f"trainprof: {recorded.note}\n")
+        return
+    if picture is Picture.HTML and summary.tuning is not None:
+        from trainprof.report.html import tuned
+
+        file.write(tuned.render(summary).encode())
         return
     from trainprof.analysis.charts.charts import charts_of
 
@@ -106,23 +110,35 @@ def _fill(
         from trainprof.analysis.lines.recording import read_line_profile
 
         lines = read_line_profile(directory)
-    file.write(page.render(summary, charts, lines).encode())
+    file.write(page.render(summary, charts, lines).encode("utf-8", "backslashreplace"))
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, is_yours: bool) -> Iterator[BinaryIO]:
     """Opens a new file that takes the path's place when it is complete.
 
-    A link is replaced, not followed: a run directory may be somebody else's.
+    A link in a run directory, which may be somebody else's, is replaced.
+
+    Args:
+        is_yours: The path was typed: a link is followed, and the file has the usual mode.
+
+    Raises:
+        NotWritten: If the file cannot be written.
     """
-    if path.exists() and not path.is_file():
-        raise NotWritten(f"{path} is not a file", hint="choose another: --output FILE")
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
+    place = Path(os.path.realpath(path)) if is_yours else path
+    temporary = place.with_name(f"{place.name}.tmp")
+    mode = 0o666 if is_yours else 0o600
     try:
-        with open(temporary, "xb") as file:
-            yield file
-        os.replace(temporary, path)
-    except BaseException:
+        if place.exists() and not place.is_file():
+            raise NotWritten(f"{path} is not a file", hint=_ELSEWHERE)
         temporary.unlink(missing_ok=True)
-        raise
+        try:
+            with open(temporary, "xb", opener=lambda name, to: os.open(name, to, mode)) as file:
+                yield file
+            os.replace(temporary, place)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise NotWritten(f"{path} cannot be written: {why}", hint=_ELSEWHERE) from error

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
-from trainprof.cli.options import Order, recording, reporting
+from trainprof.cli.options import Order, recording
 from trainprof.cli.output import Working, complain, is_terminal, page_of, write, write_line
 from trainprof.launch import signals
 from trainprof.launch.manifest import exit_reason
@@ -34,16 +34,11 @@ Page = Callable[["RunSummary", FinishedRun], str]
 _STARTED_S: Final = 3.0
 _NICE: Final = 10
 _REPORT_MODULES: Final = ("trainprof.findings.summarize", "trainprof.report.page.page")
-_HTML: Final = "Write RUN/report.html too: charts, flame graph, all details."
-_TRACE: Final = "Write RUN/trace.json.gz too, for ui.perfetto.dev."
 _LINES: Final = "Time lines too, as trainprof lines does; this slows the script."
 
 
 def run(
-    order: Order,
-    lines: Annotated[bool, recording("--lines", help=_LINES)] = False,
-    html: Annotated[bool, reporting("--html", help=_HTML)] = False,
-    trace: Annotated[bool, reporting("--trace", help=_TRACE)] = False,
+    order: Order, lines: Annotated[bool, recording("--lines", help=_LINES)] = False
 ) -> NoReturn:
     """Run SCRIPT and report where each step's time went, what to change, and the gain.
 
@@ -51,14 +46,7 @@ def run(
     and exits with the script's status.
     """
     line_options = LineOptions() if lines else None
-    wanted = {"html": html, "trace": trace}
-    names = [name for name, is_wanted in wanted.items() if is_wanted]
-    run_to_end(
-        order,
-        lambda summary, _: _page(summary, order),
-        lines=line_options,
-        then=(lambda finished: _write_pictures(finished, names, order)) if names else None,
-    )
+    run_to_end(order, lambda summary, _: _page(summary, order), lines=line_options)
 
 
 def run_to_end(
@@ -87,6 +75,7 @@ def run_to_end(
         _report(finished, page if is_shown else None, bar)
         if then is not None:
             then(finished)
+        _write_pictures(finished, order)
     except Exception as error:
         if order.debug:
             traceback.print_exc()
@@ -109,14 +98,14 @@ def _import_report() -> None:
             importlib.import_module(module)
 
 
-def _write_pictures(finished: FinishedRun, names: list[str], order: Order) -> None:
+def _write_pictures(finished: FinishedRun, order: Order) -> None:
     """Writes files into the run directory, and their paths to stderr."""
-    if finished.rank not in (None, 0) or not finished.directory.path.is_dir():
+    if not order.pictures or finished.rank not in (None, 0) or not finished.directory.path.is_dir():
         return
     from trainprof.cli.pictures import Picture, write_picture
     from trainprof.cli.report import summary_of
 
-    for name in names:
+    for name in order.pictures:
         stream = None if order.quiet else sys.stderr
         try:
             with Working(stream, "drawing the run"):

@@ -10,8 +10,10 @@ import typer
 from trainprof.cli import options
 from trainprof.cli.options import Format, FormatOption, at_least, seconds_between
 from trainprof.cli.output import complain, page_of, write
+from trainprof.cli.pictures import Picture, write_picture
 from trainprof.cli.report import rendered
 from trainprof.cli.saved_runs import find_run
+from trainprof.record.run_directory import REPORT_HTML
 
 if TYPE_CHECKING:
     from trainprof.report.progress import TimedProgress
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED: Final = 130  # as a shell shows Ctrl-C
 _LEAST_STEPS: Final = 30
+_HTML: Final = f"Also write the result as an HTML page, {REPORT_HTML} in the run's directory."
 
 
 def tune(
@@ -66,6 +69,7 @@ def tune(
     ] = False,
     interval: options.IntervalIfGiven = None,
     format: FormatOption = Format.TERMINAL,
+    html: Annotated[bool, options.reporting("--html", help=_HTML)] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show no progress.")] = False,
     verbose: options.Verbose = False,
     debug: options.Debug = False,
@@ -101,6 +105,9 @@ def tune(
         complain(str(stopped), stopped.hint)
         return INTERRUPTED
     write(sys.stdout, rendered(summary, format, verbose=verbose))
+    if html:
+        path = write_picture(Picture.HTML, run.directory, summary)
+        write(sys.stderr, f"trainprof: wrote {path}\n")
     assert summary.tuning is not None
     return INTERRUPTED if summary.tuning.ended_by == STOPPED else 0
 

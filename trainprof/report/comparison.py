@@ -55,7 +55,7 @@ _WRITERS: Final[dict[str, Callable[[float], str]]] = {
 }
 _STYLES: Final = {FASTER: "bold green", SLOWER: "bold red"}
 _GATE_STYLES: Final = {PASSED: "bold", TRIPPED: "bold red", NOT_JUDGED: "bold yellow"}
-_TITLES: Final = ("", "BASE", "OTHER", "change", "95 % interval", "")
+TITLES: Final = ("", "BASE", "OTHER", "change", "95 % interval", "")
 
 
 class Row(NamedTuple):
@@ -78,8 +78,8 @@ def headline(comparison: Comparison) -> str:
     least, middle, most = (1 / bound - 1 for bound in (speedup.high, speedup.mid, speedup.low))
     if comparison.answer is comparison.with_starts:
         per += ", epoch starts included,"
-    times = f"{speedup.mid:.3g}x faster (95 % interval {speedup.low:.3g}-{speedup.high:.3g}x)"
-    takes = f"a {per} takes {longer(middle)} (95 % interval {_between(least, most)})"
+    times = f"{speedup.mid:.3g}x faster (95 % interval {interval_of(comparison)})"
+    takes = f"a {per} takes {longer(middle)} (95 % interval {between(least, most)})"
     if speedup.verdict == FASTER:
         return f"OTHER is {times}."
     if speedup.verdict == SLOWER:
@@ -94,6 +94,14 @@ def headline(comparison: Comparison) -> str:
         else f"a {per} took {longer(middle)}"
     )
     return f"No verdict: {was}, but {speedup.why_unknown}."
+
+
+def interval_of(comparison: Comparison) -> str:
+    """Returns "1.91-2.05x", empty if the noise is unknown."""
+    speedup = comparison.answer
+    if speedup.low is None or speedup.high is None:
+        return ""
+    return f"{speedup.low:.3g}-{speedup.high:.3g}x"
 
 
 def gate_line(comparison: Comparison, gate: Gate) -> str:
@@ -144,34 +152,41 @@ def side(runs: Sequence[ComparedRun]) -> str:
 
 def rows(comparison: Comparison, *, verbose: bool) -> list[Row]:
     """Returns the table: a step, its parts (small ones folded), and the run."""
-    parts = [metric for metric in comparison.metrics if metric.name.startswith(PART_PREFIX)]
-    parts.sort(key=_larger, reverse=True)
-    least_s = 0.0 if verbose else _FOLD_BELOW_SHARE * sum(map(_larger, parts))
-    shown = [_row(part) for part in parts if _larger(part) >= least_s]
-    small = [part for part in parts if _larger(part) < least_s]
-    if small:
-        base = sum(part.base or 0.0 for part in small)
-        other = sum(part.other or 0.0 for part in small)
-        change = _change(other / base - 1 if base else None)
-        label = f"  other parts ({len(small)})"
-        shown.append(Row(label, seconds(base), seconds(other), change, "", UNKNOWN))
-    others = [metric for metric in comparison.metrics if metric not in parts]
+    shown, small = parts(comparison, verbose=verbose)
+    others = [metric for metric in comparison.metrics if not metric.name.startswith(PART_PREFIX)]
     step_metrics = [metric for metric in others if metric.name in _OF_STEP]
     run_metrics = [metric for metric in others if metric.name not in _OF_STEP]
-    return [*map(_row, step_metrics), *shown, *map(_row, run_metrics)]
+    listed = [*step_metrics, *shown, *([] if small is None else [small]), *run_metrics]
+    return list(map(row, listed))
+
+
+def parts(comparison: Comparison, *, verbose: bool) -> tuple[list[Metric], Metric | None]:
+    """Returns the parts of a step, longest first, and the sum of the small ones, if any."""
+    listed = [metric for metric in comparison.metrics if metric.name.startswith(PART_PREFIX)]
+    listed.sort(key=_larger, reverse=True)
+    least_s = 0.0 if verbose else _FOLD_BELOW_SHARE * sum(map(_larger, listed))
+    small = [part for part in listed if _larger(part) < least_s]
+    if not small:
+        return listed, None
+    base = sum(part.base or 0.0 for part in small)
+    other = sum(part.other or 0.0 for part in small)
+    change = other / base - 1 if base else None
+    folded = Metric(f"{PART_PREFIX}other parts ({len(small)})", base, other, change)
+    return listed[: -len(small)], folded
 
 
 def _larger(metric: Metric) -> float:
     return max(metric.base or 0.0, metric.other or 0.0)
 
 
-def _row(metric: Metric) -> Row:
+def row(metric: Metric) -> Row:
+    """Returns a figure of both sides as the table has it."""
     part = metric.name.removeprefix(PART_PREFIX)
     label = _LABELS.get(metric.name) or f"  {label_of(part)}"
     write = next((write for ending, write in _WRITERS.items() if part.endswith(ending)), seconds)
     base, other = ("-" if x is None else write(x) for x in (metric.base, metric.other))
     is_shown = metric.low is not None and metric.high is not None and metric.high < _TOO_WIDE
-    interval = _between(metric.low or 0.0, metric.high or 0.0) if is_shown else ""
+    interval = between(metric.low or 0.0, metric.high or 0.0) if is_shown else ""
     return Row(label, base, other, _change(metric.change), interval, metric.verdict)
 
 
@@ -181,7 +196,7 @@ def _change(share: float | None) -> str:
     return f"x {three_digits(share + 1)}" if share >= _TOO_WIDE else f"{_share(share)} %"
 
 
-def _between(low: float, high: float) -> str:
+def between(low: float, high: float) -> str:
     return f"{_share(low)} to {_share(high)} %"
 
 
@@ -195,11 +210,12 @@ def render_page(comparisons: Sequence[Comparison], page: Page) -> str:
     """Returns one page for each comparison, as `page.render` does; verbose: every figure."""
     lines: list[Text] = []
     for comparison in comparisons:
-        lines += [*(BLANK if lines else ()), *_page(_safe(comparison), page)]
+        lines += [*(BLANK if lines else ()), *_page(with_safe_runs(comparison), page)]
     return page.written(lines)
 
 
-def _safe(comparison: Comparison) -> Comparison:
+def with_safe_runs(comparison: Comparison) -> Comparison:
+    """Returns the comparison with every string of its runs' summaries on one line."""
     base, other = (
         [replace(run, summary=with_safe_text(run.summary)) for run in runs]
         for runs in (comparison.base, comparison.other)
@@ -219,8 +235,8 @@ def _page(comparison: Comparison, page: Page) -> list[Text]:
     shown = rows(comparison, verbose=page.verbose)
     labels, *figures, verdicts = map(list, zip(*shown, strict=True))
     columns = [Column("", labels, is_number=False, gives_way=True)]
-    columns += map(Column, _TITLES[1:4], figures)
-    columns.append(Column(_TITLES[4], figures[-1], dropped=2))
+    columns += map(Column, TITLES[1:4], figures)
+    columns.append(Column(TITLES[4], figures[-1], dropped=2))
     words = [VERDICT_WORDS[verdict] for verdict in verdicts]
     columns.append(Column("", words, is_number=False, dropped=1))
     styles = [_STYLES.get(row.verdict, "").removeprefix("bold ") for row in shown]
@@ -252,7 +268,7 @@ def _comment(comparison: Comparison, *, verbose: bool) -> str:
             f"- {escaped(clip_end(f'{label}: {sentence}.', REMARK_CELLS))}"
             for label, sentence in remarks(comparison)
         ),
-        table(_TITLES, [list(map(escaped, row)) for row in cells]),
+        table(TITLES, [list(map(escaped, row)) for row in cells]),
     ]
     return joined(blocks)
 

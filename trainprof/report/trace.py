@@ -123,7 +123,7 @@ def _counter(counter: Counter, pid: int) -> Iterator[str]:
     head = f'{{"ph":"C","pid":{pid},"name":{_json(_safe(counter.name))},"ts":'
     args = f',"args":{{{_json(_safe(counter.unit))}:'
     texts = [
-        f"{head}{ts}{args}{value:.6g}}}}}"
+        f"{head}{ts}{args}{value:.3f}}}}}"
         for ts, value in zip(
             _us(counter.start_ns[is_finite]), counter.values[is_finite].tolist(), strict=True
         )
@@ -133,6 +133,7 @@ def _counter(counter: Counter, pid: int) -> Iterator[str]:
 
 
 def _flows(flows: Flows, pid_of: dict[int, int]) -> Iterator[str]:
+    """Yields pairs of events; Perfetto's arrow points away from the slice that began first."""
     texts = []
     for number, (tid, ts, to_tid, to_ts) in enumerate(
         zip(

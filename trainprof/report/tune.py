@@ -76,8 +76,8 @@ _MOST_ROWS: Final = 9
 _MOST_NOTES: Final = 2
 _MOST_REMARKS: Final = 5
 _DETAILS: Final = frozenset({"Forecasts"})
-_TITLES: Final = ("runs", "steps/s", "speed", "95 % interval", "predicted", "memory")
-_VERBOSE_TITLES: Final = frozenset({"runs", "predicted"})
+TITLES: Final = ("runs", "steps/s", "speed", "95 % interval", "predicted", "memory")
+_VERBOSETITLES: Final = frozenset({"runs", "predicted"})
 # Columns in the order in which a narrow page drops them.
 _DROPPED: Final = {"memory": 1, "runs": 2, "steps/s": 3, "predicted": 4}
 _STYLES: Final = {FASTER: "green", SLOWER: "red"}
@@ -103,7 +103,7 @@ def name_of(row: TrialSummary) -> str:
 
 
 def cells(row: TrialSummary) -> tuple[str, ...]:
-    """Returns the figures of a trial under `_TITLES`."""
+    """Returns the figures of a trial under `TITLES`."""
     speedup = row.speedup
     interval = None if row.name == BASELINE else speedup
     mark = f" {_MARKS[row.held]}" if _has_checked_forecast(row) else ""
@@ -139,7 +139,8 @@ def _has_checked_forecast(row: TrialSummary) -> bool:
     return row.predicted is not None and row.speedup is not None and not row.is_least
 
 
-def _effort(summary: RunSummary, tuning: Tuning) -> str:
+def effort(summary: RunSummary, tuning: Tuning) -> str:
+    """Returns "2 settings tried in 80.0 s (budget 10.0 min): 10 runs of up to 1,000 steps"."""
     settings = sum(bool(row.overrides) for row in summary.trials)
     runs, steps = sum(row.runs for row in summary.trials), tuning.trial_steps
     length = "to the script's end" if steps is None else f"of up to {counted(steps, 'step')}"
@@ -285,7 +286,8 @@ def _failed_words(row: TrialSummary, directory: str | None) -> str:
     return f"{words} (output: {directory}/{row.directories[0]}/console)"
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """Returns `text` with a full stop."""
     return text if text.endswith(".") else f"{text}."
 
 
@@ -303,15 +305,16 @@ def render_page(summary: RunSummary, page: Page) -> str:
     summary = with_safe_text(summary)
     tuning, best = summary.tuning, summary.recommended
     assert tuning is not None
-    lines = page.paragraph(f"{summary.run.name}: {_effort(summary, tuning)}.")
+    lines = page.paragraph(f"{summary.run.name}: {effort(summary, tuning)}.")
     lines += BLANK
     lines += page.paragraph(headline(summary), style="bold green" if best else "bold")
     for change in best.change if best is not None else ():
         lines += _change(change, page)
     lines += [*BLANK, *_table(summary.trials, page), *BLANK]
     for label, text in _shown(remarks(summary), page):
-        lines += page.paragraph(f"{label}: {page.shortened(_sentence(text), REMARK_CELLS)}")
-    return page.written([*lines, *_next(summary, page)])
+        lines += page.paragraph(f"{label}: {page.shortened(sentence(text), REMARK_CELLS)}")
+    command = next_command(summary)
+    return page.written(lines if command is None else [*lines, *page.commands("Next:", [command])])
 
 
 def _change(change: str, page: Page) -> list[Text]:
@@ -327,8 +330,8 @@ def _table(rows: list[TrialSummary], page: Page) -> list[Text]:
     columns = [Column("Setting", [name_of(row) for row in rows], is_number=False, gives_way=True)]
     columns += [
         Column(title, [cells(row)[index] for row in rows], dropped=_DROPPED.get(title, 0))
-        for index, title in enumerate(_TITLES)
-        if page.verbose or title not in _VERBOSE_TITLES
+        for index, title in enumerate(TITLES)
+        if page.verbose or title not in _VERBOSETITLES
     ]
     columns.append(Column("", [result_word(row) for row in rows], is_number=False))
     styles = [
@@ -347,22 +350,23 @@ def _fastest(rows: list[TrialSummary]) -> tuple[list[TrialSummary], int]:
     return [rows[k] for k in kept], len(rows) - len(kept)
 
 
-def _next(summary: RunSummary, page: Page) -> list[Text]:
+def next_command(summary: RunSummary) -> tuple[str, str] | None:
+    """Returns the next command and what it is for."""
     tuning, directory, best = summary.tuning, summary.run.directory, summary.recommended
     assert tuning is not None
     if directory is None:
-        return []
+        return None
     name = shlex.quote(directory)
     if tuning.ended_by in (BUDGET, INTERRUPTED, RUNNING):
         bare = "" if tuning.is_sandboxed else "--unsandboxed "
         again = f"trainprof tune --resume {name} {bare}{shlex.join(summary.run.command)}"
-        return page.commands("Next:", [(again, "continues")])
+        return again, "continues"
     fastest = BASELINE if best is None else best.name
     row = next((row for row in summary.trials if row.name == fastest), None)
     if row is None:
-        return []
+        return None
     shown = shlex.quote(f"{directory}/{row.directories[0]}")
-    return page.commands("Next:", [(f"trainprof report {shown}", "where its time goes")])
+    return f"trainprof report {shown}", "where its time goes"
 
 
 def render_markdown(summary: RunSummary) -> str:
@@ -377,8 +381,8 @@ def render_markdown(summary: RunSummary) -> str:
         [
             f"**{escaped(headline(summary))}**",
             "\n".join(f"- {escaped(change)}" for change in (best.change if best else ())),
-            escaped(f"{summary.run.name}: {_effort(summary, tuning)}."),
-            table(("Setting", *_TITLES, ""), rows),
-            "\n".join(f"- {escaped(f'{k}: {_sentence(text)}')}" for k, text in remarks(summary)),
+            escaped(f"{summary.run.name}: {effort(summary, tuning)}."),
+            table(("Setting", *TITLES, ""), rows),
+            "\n".join(f"- {escaped(f'{k}: {sentence(text)}')}" for k, text in remarks(summary)),
         ]
     )

@@ -11,6 +11,7 @@ from support.compared_runs import recorded, steps_of
 from support.events import MS
 
 from trainprof.cli.app import run_command
+from trainprof.record.run_directory import RunDirectory
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +95,21 @@ def test_a_gate_that_trips_for_one_of_several_ends_with_1(runs, capsys):
     assert second.startswith("trainprof: b1: a step takes")
 
 
+def test_the_page_is_a_file_of_the_last_run_or_the_one_named(runs, capsys):
+    assert run_command(["compare", "a1", "a2", "b1", "--html", "--fail-if-slower", "5"]) == 1
+    assert capsys.readouterr().out == f"{runs / 'b1' / 'compare.html'}\n"
+    page = (runs / "b1" / "compare.html").read_text()
+    assert page.count("<header") == 2
+    assert RunDirectory(runs / "b1").foreign_entries() == []
+    # A link in somebody else's run is replaced, its target is left alone.
+    (runs / "a1" / "compare.html").symlink_to(runs / "b1" / "compare.html")
+    assert run_command(["compare", "b1", "a1", "--html"]) == 0
+    assert not (runs / "a1" / "compare.html").is_symlink()
+    assert (runs / "b1" / "compare.html").read_text() == page
+    assert run_command(["compare", "b1", "a1", "--html", "--output", "x.html"]) == 0
+    assert (runs.parent / "x.html").read_bytes() == (runs / "a1" / "compare.html").read_bytes()
+
+
 def test_user_errors_are_one_line_and_a_hint(capsys):
     for words, part in {
         "": "needs two runs",
@@ -103,6 +119,9 @@ def test_user_errors_are_one_line_and_a_hint(capsys):
         "a1 a1": "a1 is named twice",
         "--base a1 --base a2 --other a1": "a1 is named twice",
         "a1 b1 --fail-if-slower much": "'much' is not a percentage",
+        "a1 b1 --output x.html": "only together with --html",
+        "a1 b1 --html --output nowhere/x.html": "nowhere/x.html cannot be written: No such file",
+        "a1 b1 --html --output trainprof-runs": "trainprof-runs is not a file",
         "a1 b1 --format html": "'html' is not one of terminal, json, markdown",
     }.items():
         assert run_command(["compare", *words.split()]) == 2

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
-from support import summaries
+from support import charts, summaries
 
 from trainprof.analysis.summary.json_text import to_jsonable
 from trainprof.cli.app import run_command
 from trainprof.cli.report import LoaderNotFound, find_loader
 from trainprof.findings.catalogue import GONE, RULES
+from trainprof.record.run_directory import RunDirectory
 
 
 @pytest.fixture
@@ -190,3 +194,94 @@ def test_options_for_the_whole_run_are_refused_with_loader(starved, other, capsy
     out, err = capsys.readouterr()
     assert out == ""
     assert f"'--loader': not together with {other[0]}" in err
+
+
+def files_of(run):
+    return sorted(path.name for path in run.iterdir())
+
+
+@pytest.mark.parametrize("words", [["--html"], ["--format", "HTML"], ["--html", "--format=html"]])
+def test_a_page_is_written_into_the_run_and_its_path_printed(words, saved, capsys):
+    before = files_of(saved)
+    for _ in range(2):
+        assert report(str(saved), *words) == 0
+        out, err = capsys.readouterr()
+        assert (out, err) == (f"{saved}/report.html\n", "")
+        assert files_of(saved) == sorted([*before, "report.html"])
+    assert (saved / "report.html").read_text().startswith("<!doctype html>")
+    assert (saved / "report.html").stat().st_mode & 0o777 == 0o600
+    assert RunDirectory(saved).foreign_entries() == []
+
+
+def test_a_page_stays_whole_where_the_next_one_fails(saved, capsys, monkeypatch):
+    page = saved / "report.html"
+    page.write_text("before")
+    monkeypatch.setattr("trainprof.report.html.page.render", lambda *_: None)
+    assert report(str(saved), "--html") != 0
+    assert page.read_text() == "before"
+    assert "report.html.tmp" not in files_of(saved)
+
+
+def test_a_link_in_a_run_is_replaced_and_one_of_yours_is_followed(saved, tmp_path, capsys):
+    theirs, mine = tmp_path / "theirs", tmp_path / "mine.html"
+    for link, target in ((saved / "report.html", theirs), (tmp_path / "link.html", mine)):
+        target.write_text("before")
+        link.symlink_to(target)
+    assert report(str(saved), "--html") == 0
+    assert theirs.read_text() == "before"
+    assert not (saved / "report.html").is_symlink()
+    assert report(str(saved), "--html", "--output", str(tmp_path / "link.html")) == 0
+    assert mine.read_text() == (saved / "report.html").read_text()
+    assert (tmp_path / "link.html").is_symlink()
+
+
+@pytest.mark.parametrize("output", ["", "/dev/null", "nowhere/page.html"])
+def test_a_place_that_takes_no_file_is_left_alone(output, saved, tmp_path, capsys):
+    assert report(str(saved), "--html", "-o", output or str(tmp_path)) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 2
+    assert os.path.islink("/dev/stdout")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["--output", "x"], "--output"),
+        (["--html", "--trace", "-o", "x"], "--output"),
+        (["--html", "--why", "1"], "--why"),
+        (["--trace", "--loader", "0"], "--loader"),
+        (["--format", "speedscope", "--suggest-patch"], "--suggest-patch"),
+    ],
+)
+def test_options_that_files_do_not_take(words, option, saved, capsys):
+    before = files_of(saved)
+    assert report(str(saved), *words) == 2
+    assert option in capsys.readouterr().err
+    assert files_of(saved) == before
+
+
+def test_a_run_without_stack_samples_has_none_for_speedscope(saved, capsys):
+    assert report(str(saved), "--format", "speedscope") == 2
+    assert "no stack samples" in capsys.readouterr().err
+    assert "speedscope.json" not in files_of(saved)
+
+
+def test_files_show_the_part_of_the_run_that_is_asked_for(saved, capsys, monkeypatch):
+    asked = []
+    made = {
+        "trainprof.findings.summarize.summarize": summaries.slow_loader(),
+        "trainprof.analysis.charts.charts.charts_of": charts.charts(),
+        "trainprof.analysis.trace.trace.trace_of": SimpleNamespace(note="Steps 5 to 7."),
+    }
+    for function, result in made.items():
+        monkeypatch.setattr(
+            function, lambda *_, result=result, **part: asked.append(part) or result
+        )
+    monkeypatch.setattr("trainprof.report.trace.write", lambda _, file: file.write(b"trace"))
+    words = ["--html", "--trace", "--format", "speedscope", "--epoch", "2", "--steps", "5:9"]
+    assert report(str(saved), *words) == 0
+    names = ("report.html", "trace.json.gz", "speedscope.json")
+    said = capsys.readouterr()
+    assert said.out.splitlines() == [f"{saved}/{name}" for name in names]
+    assert said.err == "trainprof: Steps 5 to 7.\n"
+    assert [(part["epoch"], part["steps"]) for part in asked] == [(1, (4, 9))] * 4

@@ -62,6 +62,17 @@ def test_what_is_faster_is_recommended_on_stdout_and_in_json_as_promised(planted
     assert summary == json.loads(Path("u/summary.json").read_text())
 
 
+def test_the_page_is_written_into_the_run_and_json_stays_json(planted, capsys):
+    assert run_command(["tune", "-o", "t", "--html", "--format=json", "train.py"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["recommended"]["name"] == "num_workers=2"
+    assert shown.err.endswith("/t/report.html\n")
+    page = Path("t/report.html").read_text()
+    assert "faster with num_workers=2" in page
+    assert run_command(["report", "t", "--html", "--output", "again.html"]) == 0
+    assert Path("again.html").read_text() == page
+
+
 def test_an_earlier_run_of_the_script_gives_the_plan_or_refuses_the_budget(
     planted, capsys, monkeypatch
 ):

@@ -99,11 +99,15 @@ def stacks_of(run: Analysed, loop: SampledLoop) -> Stacks:
 
 
 def _phases(loop: SampledLoop, samples: StackSamples) -> Int64:
-    """Returns the phases that training was in when samples were taken and due, shape (2, n)."""
+    """Returns the phases that training was in when samples were taken and due, shape (2, n).
+
+    Other than in the ledger, garbage collection while modules are imported is start-up.
+    """
     window = loop.parts.window
     whole = Window(window.start, window.start, window.end, window.end)
     phases = np.stack(replace(loop.parts, window=whole).keys_of(samples))
-    times, is_uncovered = _times(samples), phases == KEY["other"]
+    times = _times(samples)
+    is_uncovered = (phases == KEY["other"]) | (phases == KEY["gc"])
     phases[is_uncovered & (times < window.loop_start)] = KEY["startup"]
     phases[is_uncovered & (times >= window.loop_end)] = KEY["shutdown"]
     return phases

@@ -200,7 +200,9 @@ def _counted_before(whole: Timeline, part: Timeline) -> tuple[int, int]:
         return 0, 0
     first_step = int(np.searchsorted(whole.steps.ends, part.window.start, side="right"))
     begins = epoch_starts(whole.loaders)
-    return first_step, max(int(np.searchsorted(begins, part.window.start, side="right")) - 1, 0)
+    # A part may begin between the end of an epoch's last step and the next one's start.
+    first = next(iter(epoch_starts(part.loaders)), part.window.start)
+    return first_step, max(int(np.searchsorted(begins, first, side="right")) - 1, 0)
 
 
 def _counted_as_in_the_run(

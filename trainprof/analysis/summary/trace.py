@@ -81,7 +81,7 @@ class Flows:
 
     Attributes:
         from_tid, to_tid: Threads.
-        from_ns, to_ns: Inside the fetch and inside the `next()`, not earlier.
+        from_ns, to_ns: Inside the fetch and inside the `next()`, later.
     """
 
     from_tid: Int64

@@ -68,7 +68,7 @@ _HAS_LINE: Final = (
     Kind.COLLECTIVE,
     Kind.CACHE_EMPTIED,
 )
-_WHICH_CALL: Final = ~int(
+_WHICH_CALL: Final = ~np.uint8(
     SyncFlag.ON_CPU | SyncFlag.IN_CHAIN | SyncFlag.BY_TORCH | SyncFlag.BY_LIBRARY
 )
 _SYNCS: Final = {int(flag): flag.name.lower() for flag in SyncFlag}

@@ -36,6 +36,7 @@ from trainprof.record.names import UNKNOWN_SITE
 from trainprof.record.schema import Kind, Topic
 
 if TYPE_CHECKING:
+    from trainprof.analysis.loading.fetches import Details
     from trainprof.analysis.timeline.events import Int64, ProcessLog
     from trainprof.record.run_directory import RunDirectory
 
@@ -152,6 +153,11 @@ class _Build:
         first, last = np.searchsorted(events.start, [self.start_ns, self.until_ns])
         return rows_of(events, slice(int(first), int(last)))
 
+    def _details_here(self, details: Details) -> Details:
+        start = details["start"]
+        rows: Details = details[(start >= self.start_ns) & (start < self.until_ns)]
+        return rows
+
     # the training process
 
     def _training(self, deliveries: Deliveries) -> Process:
@@ -161,8 +167,7 @@ class _Build:
             run.metadata, run.sites(), self._loader, lambda starts: np.full(len(starts), -1)
         )
         events = words.displayed(self._here(timeline.all_events))
-        details = run.process.details
-        details = details[(details["start"] >= self.start_ns) & (details["start"] < self.until_ns)]
+        details = self._details_here(run.process.details)
         outline, cuts = self._outline()
         pinning = set(details["thread"][details["kind"] == Kind.PIN].tolist())
         numbers = {timeline.thread, *np.unique(events.thread).tolist(), *pinning}
@@ -265,7 +270,6 @@ class _Build:
         """Yields a process for each worker of each loader; those of later epochs continue it."""
         process = self.process.run.process
         table = WorkerTable.of(process.details)
-        roles = {p.loader: p.role for p in self.process.whole.loaders}
         groups: dict[tuple[int, int], list[ProcessLog]] = {}
         for log in process.workers:
             fetches = log.events.is_kind(Kind.FETCH) & (log.events.flags > 0)
@@ -273,7 +277,7 @@ class _Build:
             first_ns = log.events.start[fetches][:1]
             loader = int(table.loader_of(log.pid or 0, first_ns)[0]) if len(numbers) else 0
             loader = self.process.whole.first_of.get(loader, loader)
-            # Without a fetch it is no worker.
+            # A process without a fetch is not a worker.
             worker = int(numbers[0]) - 1 if len(numbers) else -(log.pid or 0)
             groups.setdefault((loader, worker), []).append(log)
         for (loader, worker), logs in sorted(groups.items()):
@@ -282,9 +286,19 @@ class _Build:
                 continue
             name = f"worker {worker}" if worker >= 0 else f"process {-worker}"
             if loader:
-                name += f" of the {_ROLES.get(roles.get(loader, ''), '')}loader"
-                name += f" at {self._loader(loader)}"
+                name += f" of the {self._described(loader, [x for x, _ in groups if x])}"
             yield Process(name=name, threads=threads)
+
+    def _described(self, loader: int, others: list[int]) -> str:
+        """Returns a loader in words, with a number if others were built there for the same use."""
+        roles = {p.loader: p.role for p in self.process.whole.loaders}
+        words = {
+            x: f"{_ROLES.get(roles.get(x, ''), '')}loader at {self._loader(x)}"
+            for x in sorted({loader, *others})
+        }
+        alike = [x for x, each in words.items() if each == words[loader]]
+        number = f" ({alike.index(loader) + 1})" if len(alike) > 1 else ""
+        return words[loader] + number
 
     def _threads_of(self, logs: list[ProcessLog], deliveries: Deliveries) -> list[Thread]:
         """Returns tracks of processes: one for all that run one after the other."""
@@ -297,10 +311,11 @@ class _Build:
                 metadata, sites, lambda _: UNKNOWN_SITE, partial(batches_of, deliveries, pid)
             )
             events = words.displayed(self._here(log.events))
+            details = self._details_here(log.details)
             for number in np.unique(events.thread).tolist():
                 own = with_details(
                     events.where(events.thread == number),
-                    log.details[log.details["thread"] == number],
+                    details[details["thread"] == number],
                 )
                 pieces, fetches = pieces_of(own), bool(own.is_kind(Kind.FETCH).any())
                 first_ns = int(own.start[0])
@@ -334,17 +349,16 @@ class _Build:
         is_here &= (deliveries.start_ns >= self.start_ns) & (
             deliveries.next_end_ns <= self.until_ns
         )
-        # A slice without length cannot be joined; the fetch ends before the call does.
-        is_here &= deliveries.next_start_ns < deliveries.next_end_ns
-        is_here &= deliveries.start_ns < deliveries.end_ns
+        # As the call begins, or after the fetch does: later, a slice inside it would be joined.
+        to_ns = np.maximum(deliveries.next_start_ns, deliveries.start_ns + 1)
+        is_here &= (deliveries.start_ns < deliveries.end_ns) & (to_ns < deliveries.next_end_ns)
         here = rows_of(deliveries, is_here)
         threads = calls.thread[place[is_here]].tolist()
         return Flows(
             from_tid=np.array([self.fetching[pid] for pid in here.pid.tolist()], dtype=np.int64),
             from_ns=here.start_ns - self._origin_ns,
             to_tid=np.array([self.tids[0, thread] for thread in threads], dtype=np.int64),
-            # As the call begins: later, a slice inside it would be joined instead.
-            to_ns=np.maximum(here.next_start_ns, here.start_ns) - self._origin_ns,
+            to_ns=to_ns[is_here] - self._origin_ns,
         )
 
     # device and machine

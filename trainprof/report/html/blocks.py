@@ -39,15 +39,21 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A table, or labelled rows (label "": without), or neither: a paragraph.
+    """A table, or labelled rows (label "": without), a legend of bars, or else a paragraph.
 
-    `shares`: of each line of the table, 0 to 1, drawn as bars.
+    `bars`: of each line of the table what is drawn next to it, as keys of colours with shares.
     """
 
     columns: Sequence[Column] = ()
-    shares: Sequence[float] = ()
+    bars: Sequence[Sequence[tuple[str, float]]] = ()
     rows: list[Row] = field(default_factory=list)
+    legend: Sequence[tuple[str, str]] = ()
     text: str = ""
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether bars have several parts."""
+        return any(len(parts) > 1 for parts in self.bars)
 
     @property
     def lines(self) -> list[tuple[str, ...]]:

@@ -34,7 +34,7 @@ from trainprof.report.text.ending import (
     outcome,
     steps_per_second,
 )
-from trainprof.report.text.ledger import ledger_table, parts_of
+from trainprof.report.text.ledger import LedgerTable, ledger_table, parts_of
 from trainprof.report.text.step_bars import step_rows
 from trainprof.report.text.units import (
     byte_count,
@@ -104,7 +104,7 @@ class Card:
     site: str | None
     code: str
     advice: str
-    facts: list[str]
+    measured: list[str]
     flag: str
     notes: list[str]
     why: list[str]
@@ -123,8 +123,9 @@ def level(summary: RunSummary) -> str:
 
 
 def is_bad_end(summary: RunSummary) -> bool:
-    """Whether the script failed or was killed; a limit, or Ctrl-C, is no failure."""
-    return is_failure(summary) or summary.run.exit.reason in ("signal", "killed")
+    """Whether the script failed, hung or was killed; a limit or Ctrl-C is not a failure."""
+    has_ended_so = is_failure(summary) or summary.run.exit.reason in ("signal", "killed")
+    return has_ended_so or summary.hung is not None
 
 
 def headline(summary: RunSummary) -> str:
@@ -226,17 +227,18 @@ def step_bar(summary: RunSummary) -> StackedBar | None:
     if table is None:
         return None
     unit = table.run_unit
-    by_label = {part.label: part.keys for part in parts_of(summary, LEDGER_KEYS)}
+    keys = ledger_keys(summary, table)
     parts = _placed(
-        (
-            row.label,
-            _key(by_label.get(row.label, ())),
-            row.share,
-            (f"{row.seconds} {unit}", row.percent),
-        )
-        for row in table.rows
+        (row.label, key, row.share, (f"{row.seconds} {unit}", row.percent))
+        for key, row in zip(keys, table.rows, strict=True)
     )
     return StackedBar("The whole run", f"{table.total.seconds} {unit}", parts)
+
+
+def ledger_keys(summary: RunSummary, table: LedgerTable) -> list[str]:
+    """Returns the key of each row's colour."""
+    by_label = {part.label: part.keys for part in parts_of(summary, LEDGER_KEYS)}
+    return [_key(by_label.get(row.label, ())) for row in table.rows]
 
 
 def _key(keys: Sequence[str], label: str = "") -> str:
@@ -269,9 +271,9 @@ def cards(summary: RunSummary) -> tuple[list[Card], list[Card]]:
 
 def _card(number: int, finding: Finding, summary: RunSummary) -> Card:
     of_code = is_code(finding.advice)
-    facts = [] if is_of_headline(finding, summary) else [sentence(finding.title)]
+    measured = [] if is_of_headline(finding, summary) else [sentence(finding.title)]
     if finding.costliest:
-        facts.append(sentence(finding.costliest).removesuffix("."))
+        measured.append(sentence(finding.costliest).removesuffix("."))
     expected = speedup_words(finding, whole_of(summary)) or "not estimated"
     return Card(
         number=number,
@@ -281,7 +283,7 @@ def _card(number: int, finding: Finding, summary: RunSummary) -> Card:
         site=finding.site,
         code=finding.advice if of_code else "",
         advice="" if of_code else sentence(finding.advice),
-        facts=facts,
+        measured=measured,
         flag=finding.flag,
         notes=[note(words) for words in finding.cautions[:NOTES_SHOWN]],
         why=[
@@ -304,6 +306,7 @@ def checked_causes(summary: RunSummary) -> list[str]:
     """Returns the causes that were looked for in vain, of a run without findings."""
     known = {passed.finding.id for passed in summary.passed_over}
     is_sure = summary.findings_from is not None and summary.is_judged and not summary.findings
+    is_sure = is_sure and summary.training.steps > 0
     return [rule for rule in summary.rules if rule not in known] if is_sure else []
 
 

@@ -99,15 +99,17 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     library, *own = SCRIPTS
-    script = f'{_text(library)}\n(() => {{\n"use strict";\n{"".join(map(_text, own))}}})();\n'
-    for name, text in (("style", "".join(map(_text, STYLES))), ("script", script)):
+    script = (
+        f'{file_text(library)}\n(() => {{\n"use strict";\n{"".join(map(file_text, own))}}})();\n'
+    )
+    for name, text in (("style", "".join(map(file_text, STYLES))), ("script", script)):
         digest = hashlib.sha256(text.encode()).digest()
         environment.globals[name] = Markup(text)
         environment.globals[f"{name}_hash"] = base64.b64encode(digest).decode("ascii")
     return environment
 
 
-def _text(name: str) -> str:
+def file_text(name: str) -> str:
     file = files("trainprof.report.html").joinpath("static", *name.split("/"))
     return file.read_text("utf-8") if file.is_file() else ""
 

@@ -25,9 +25,9 @@ _FETCH: Final = {"fetch": "preparing a batch"}
 
 
 def payload(summary: RunSummary, charts: Charts) -> Markup:
-    """Returns the text of the script element `charts`, beside the charts with `labels`.
+    """Returns the text of the script element `charts`: the charts' fields, and `labels`.
 
-    Arrays are {"f4": base64} and the like; of tuples are lists made, of NaN outside arrays null.
+    Arrays become {"f4": base64} and the like, tuples lists, and NaN outside arrays null.
     """
     labels = {key: label_of(key) for key in LEDGER_KEYS} | _FETCH
     if waits_are_merged(summary):

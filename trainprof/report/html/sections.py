@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from rich.text import Text
 
 from trainprof.analysis.summary.charts import Charts
 from trainprof.analysis.summary.levels import number_at, sentence
 from trainprof.analysis.summary.loader import Loader
+from trainprof.analysis.summary.run import LEDGER_KEYS, LOADER_KEYS
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.html.blocks import Block, HtmlPage, blocks_of
+from trainprof.report.html.first_screen import ledger_keys
 from trainprof.report.page import details, device, gpu, memory, sections
 from trainprof.report.page.findings import action_of, not_found, why_passed_over
 from trainprof.report.page.hot_lines import hot_lines_section
@@ -25,6 +27,7 @@ from trainprof.report.text.units import (
     count,
     percent,
     seconds,
+    share_of,
     whole_percent,
 )
 
@@ -122,7 +125,7 @@ def sections_of(summary: RunSummary, charts: Charts | None) -> list[Section]:
                 details.system_details,
             ),
         ),
-        Section("ranks", "Ranks", "Ranks", blocks=_blocks(summary, details.rank_details)),
+        Section("ranks", "Ranks", "Ranks", blocks=_ranks(summary)),
     )
     return [section for section in every if not section.is_empty]
 
@@ -233,7 +236,7 @@ def _loader(loader: Loader, summary: RunSummary) -> Iterator[Block]:
                 Column("time", [seconds(part.seconds) for part in parts]),
                 Column("of that", [percent(part.share) for part in parts]),
             ]
-            yield Block(columns=columns, shares=[part.share for part in parts])
+            yield Block(columns=columns, bars=[[("accent", part.share)] for part in parts])
     yield from _tables(words.distributions(loader))
     workers = words.worker_columns(loader)
     yield from _tables(workers)
@@ -265,8 +268,9 @@ def _whole_run(summary: RunSummary) -> list[Block]:
         if table.has_device:
             unit = f"{table.run_unit} on the GPU"
             columns.append(Column(unit, [row.on_device for row in rows]))
-        shares = [*(row.share for row in table.rows), 0.0]
-        ledger = [Block(columns=columns, shares=shares)]
+        keys = ledger_keys(summary, table)
+        bars = [[(f"key-{key}", x.share)] for key, x in zip(keys, table.rows, strict=True)]
+        ledger = [Block(columns=columns, bars=[*bars, []])]
     parts = _blocks(
         summary,
         details.phase_details,
@@ -277,6 +281,41 @@ def _whole_run(summary: RunSummary) -> list[Block]:
     )
     epochs = _blocks(summary, sections.epochs_section)
     return [*ledger, *parts, *epochs, *_tables(_outlier_columns(summary))]
+
+
+def _ranks(summary: RunSummary) -> list[Block]:
+    """Returns a line for each rank with its ledger as a bar, then whom others waited for."""
+    if not summary.ranks:
+        return []
+    ledgers = [_ledger_of(rank) for rank in summary.ranks]
+    walls = [sum(seconds.values()) for seconds in ledgers]
+    longest_s = max(walls)
+    steps = [number_at(rank, "steps") for rank in summary.ranks]
+    means = [number_at(rank, "step_s", "mean") for rank in summary.ranks]
+    waits = [sum(x.get(key, 0.0) for key in LOADER_KEYS) for x in ledgers]
+    columns = [
+        Column(
+            "Rank", [f"rank {rank.get('rank', '?')}" for rank in summary.ranks], is_number=False
+        ),
+        Column("host", [str(rank.get("host") or "") for rank in summary.ranks], is_number=False),
+        Column("steps", [count(number) for number in steps]),
+        Column("mean step", [seconds(mean) for mean in means]),
+        Column("data loading", [percent(share_of(*x)) for x in zip(waits, walls, strict=True)]),
+    ]
+    keys = [key for key in LEDGER_KEYS if any(ledger.get(key) for ledger in ledgers)]
+    bars = [
+        [(f"key-{key}", ledger.get(key, 0.0) / longest_s) for key in keys] if longest_s > 0 else []
+        for ledger in ledgers
+    ]
+    legend = Block(legend=[(f"key-{key}", label_of(key)) for key in keys])
+    return [Block(columns=columns, bars=bars), legend, *_blocks(summary, details.stragglers)]
+
+
+def _ledger_of(rank: Mapping[str, Any]) -> dict[str, float]:
+    ledger = rank.get("ledger")
+    spent = ledger.get("seconds") if isinstance(ledger, Mapping) else None
+    known = {key: number_at(spent, key) for key in LEDGER_KEYS}
+    return {key: max(value, 0.0) for key, value in known.items() if value is not None}
 
 
 def _outlier_columns(summary: RunSummary) -> list[Column]:

@@ -103,14 +103,18 @@ def rank_details(summary: RunSummary, page: Page) -> list[Text]:
         f"mean {seconds(number_at(rank, 'step_s', 'mean'))}"
         for rank in summary.ranks
     ]
+    return page.labelled("Ranks", ranks) + stragglers(summary, page)
+
+
+def stragglers(summary: RunSummary, page: Page) -> list[Text]:
+    """The ranks that others waited for."""
     late = [
         f"rank {rank.get('rank', '?')} was last in {label_of(str(rank.get('phase', '?')))} "
         f"in {percent(number_at(rank, 'share_of_steps'))} of steps, by "
         f"{seconds(number_at(rank, 'seconds'))} in all"
         for rank in summary.stragglers
     ]
-    lines = page.labelled("Ranks", ranks)
-    return lines + page.labelled("Stragglers", late)
+    return page.labelled("Stragglers", late)
 
 
 def training_details(summary: RunSummary, page: Page) -> list[Text]:

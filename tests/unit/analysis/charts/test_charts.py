@@ -44,7 +44,10 @@ def happened(charts):
     ]
 
 
-@pytest.mark.parametrize("part", [{}, {"epoch": 1}, {"steps": (15_000, 19_500)}])
+PARTS = [{}, {"epoch": 1}, {"steps": (15_000, 19_500)}, {"steps": (4_000, 6_500)}]
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_steps_agree_with_the_summary(long_run, part):
     charts, numbers = charts_of(long_run, **part), run_numbers(long_run, **part)
     steps, table, summary = charts.steps, numbers.ranks[0].steps, numbers.summary
@@ -57,9 +60,11 @@ def test_steps_agree_with_the_summary(long_run, part):
     spent = {key: int(each.sum()) for key, each in table.per_step.items() if each.any()}
     assert {key: ns(each).sum() for key, each in steps.parts_s.items()} == spent
     assert (charts.part, charts.wall_s) == (summary.run.part, summary.ledger.wall_s)
-    first = {"epoch": 2_000, "steps": 15_000}.get(next(iter(part), ""), 0)
+    first = 2_000 * part["epoch"] if "epoch" in part else part.get("steps", (0,))[0]
     assert (steps.first[0], steps.epoch[0]) == (first, first // 2_000)
     assert charts.start_s == pytest.approx(0 if not part else steps.start_s[0])
+    begun = next(x.label for x in charts.spans if x.kind == "epoch")
+    assert begun == f"epoch {first // 2_000 + 1}"
 
 
 def test_bins_have_the_planted_steps(long_run):

@@ -69,8 +69,9 @@ def test_stacks_have_the_time_of_their_phase(tmp_path: Path) -> None:
     line = stack(run, (3, "<module>"))
     imports = run.text(Topic.STACK, [["torch", None], run.text(Topic.SITE, ["train.py", 3, "f"])])
     for seen, late in ((line, 0), (imports, 0), (imports, 5 * MS)):
-        sample(run, seen, late=late)  # before the loop also a late one has its place
-        run.passes_time(100 * MS)
+        with run.span(Kind.GC):  # of an import
+            sample(run, seen, late=late)  # before the loop also a late one has its place
+            run.passes_time(100 * MS)
     library = run.text(Topic.SITE, ["/venv/lib/python3.11/site-packages/PIL/Image.py", 9, "I.open"])
     ours = run.text(Topic.SITE, ["/x/trainprof/inside/spans/gc.py", 9, "probe"])
     frames = json.loads(run.texts[stack(run, (9, "score"), (57, "train"), (90, "<module>")) - 1][1])

@@ -3,6 +3,7 @@
 const [FLAME_ROW, FLAME_MOST_FUNCTIONS] = [20, 20];
 const FLAME_TIMES = { self: "Self time", total: "Total time", late: "Met late" };
 const FLAME_THREADS = { training: "Training thread", workers: "Loader workers", main: "Main thread" };
+const FLAME_PHASES = { loop: (key) => key !== "startup" && key !== "shutdown", all: () => true };
 // Frames without a place, which stand for others.
 const FLAME_NOTES = {
   "met late": "These samples came late: their time may be of lines before this.",
@@ -17,15 +18,14 @@ function flameNode(frame, parent) {
   return { frame, parent, depth, self: 0, total: 0, late: 0, children: null, sorted: null };
 }
 
-/** Adds up the stacks of a thread, in all phases or one, in a tree. They come in order of frames. */
-function flameTree(stacks, thread, phase, frames) {
-  const root = flameNode(-1, null);
-  let sampled = 0;
+/** Adds up a thread's stacks, which come in order of frames, in a tree; its root counts samples. */
+function flameTree(stacks, thread, isShown, frames) {
+  const root = { ...flameNode(-1, null), samples: 0 };
   for (const [name, key, samples, stack, spent] of stacks) {
-    if (name !== thread || (phase && key !== phase)) continue;
+    if (name !== thread || !isShown(key)) continue;
     let node = root;
     root.total += spent;
-    sampled += samples;
+    root.samples += samples;
     for (const frame of stack) {
       let child = node.children?.at(-1);
       if (child?.frame !== frame) {
@@ -38,7 +38,7 @@ function flameTree(stacks, thread, phase, frames) {
     node.self += spent;
     if (frames[node.frame]?.isLate) for (let at = node; at; at = at.parent) at.late += spent;
   }
-  return [root, sampled];
+  return root;
 }
 
 /** Returns a node's children, the longest first. */
@@ -48,12 +48,13 @@ function flameChildren(node) {
 
 /** Adds up time by function below a node, late samples apart; recursive calls count once. */
 function flameFunctions(top, frames) {
-  const rows = [];
+  const [rows, spent] = [[], []];
   const visit = (node) => {
     const { id, name, place } = frames[node.frame] ?? {};
     const row = (rows[id ?? 0] ??= { name, place, most: 0, self: 0, total: 0, late: 0, open: 0 });
     row.self += node.self;
-    if (node.self > row.most) [row.most, row.place] = [node.self, place];
+    spent[node.frame] = (spent[node.frame] ?? 0) + node.self + 1e-6 * node.total;
+    if (spent[node.frame] > row.most) [row.most, row.place] = [spent[node.frame], place];
     if (!row.open++) {
       row.total += node.total - node.late;
       row.late += node.late;
@@ -148,19 +149,20 @@ class FlameGraph {
       if (thread === this.thread.value) totals[phase] = (totals[phase] ?? 0) + spent;
     }
     const phases = Object.keys(totals).sort((a, b) => totals[b] - totals[a]);
-    const words = (phase) => `${this.labels[phase] ?? phase}, ${seconds(totals[phase])}`;
-    this.phase.replaceChildren(element("option", { value: "" }, "all"));
-    for (const value of phases) this.phase.append(element("option", { value }, words(value)));
+    const hasBoth = phases.some(FLAME_PHASES.loop) && !phases.every(FLAME_PHASES.loop);
+    const choices = { ...(hasBoth ? { loop: "all but start-up and exit" } : {}), all: "all" };
+    for (const phase of phases) choices[phase] = `${this.labels[phase] ?? phase}, ${seconds(totals[phase])}`;
+    this.phase.replaceChildren(...Object.entries(choices).map(([value, text]) => element("option", { value }, text)));
     this.showPhase();
   }
 
   showPhase() {
-    const [root, samples] = flameTree(this.stacks, this.thread.value, this.phase.value, this.frames);
-    this.root = root;
-    const notes = [`Width is time, estimated from ${counted(samples, "stack sample")}. Torch's counts for its caller.`];
-    const late = percent(root.late / root.total);
-    if (root.late) notes.push(`${late} came late (dashed): that time may be of earlier lines.`);
-    this.note.textContent = [...notes, "Each of your files has a colour, libraries are grey."].join(" ");
+    const isShown = FLAME_PHASES[this.phase.value] ?? ((key) => key === this.phase.value);
+    this.root = flameTree(this.stacks, this.thread.value, isShown, this.frames);
+    const { late, samples, total } = this.root;
+    const notes = [`Width is time, estimated from ${counted(samples, "stack sample")}.`];
+    if (late) notes.push(`${percent(late / total)} came late (dashed): that time may be of earlier lines.`);
+    this.note.textContent = `${notes.join(" ")} Torch counts for the line that calls it. Libraries are grey.`;
     this.zoom(this.root);
   }
 
@@ -203,9 +205,8 @@ class FlameGraph {
     if (this.frames[node.frame]?.place) parts.splice(2, 0, copy);
     this.details.replaceChildren(...parts);
     const siblings = node.parent ? flameChildren(node.parent) : [node];
-    this.item.textContent = words.join(", ");
-    const ariaPosInSet = siblings.indexOf(node) + 1;
-    Object.assign(this.item, { ariaLevel: node.depth + 1, ariaSetSize: siblings.length, ariaPosInSet });
+    const place = { ariaSetSize: siblings.length, ariaPosInSet: siblings.indexOf(node) + 1 };
+    Object.assign(this.item, { ...place, ariaLevel: node.depth + 1, textContent: words.join(", ") });
     this.draw();
   }
 
@@ -249,16 +250,15 @@ class FlameGraph {
     const context = sizedContext(this.canvas, width, rows * FLAME_ROW);
     const font = "12px ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
     Object.assign(context, { font, textBaseline: "middle" });
-    const characterWidth = context.measureText("m").width;
-    for (const box of this.boxes) this.drawBox(context, box, characterWidth);
+    for (const box of this.boxes) this.drawBox(context, box);
   }
 
-  drawBox(context, { node, x, wide }, characterWidth) {
+  drawBox(context, { node, x, wide }) {
     const frame = this.frames[node.frame];
     const [y, isMatch] = [node.depth * FLAME_ROW, this.matches?.[node.frame]];
     context.globalAlpha = node.depth < this.top.depth || (this.matches && !isMatch) ? 0.45 : 1;
     if (isMatch) context.fillStyle = isDark() ? "#a3357a" : "#f19ccb";
-    else if (frame?.hue) context.fillStyle = `hsl(${frame.hue} ${isDark() ? "40% 30%" : "65% 80%"})`;
+    else if (frame?.hue) context.fillStyle = `oklch(${isDark() ? "0.42 0.09" : "0.88 0.08"} ${frame.hue})`;
     else context.fillStyle = isDark() ? "#3b4048" : "#d9dce1";
     if (!frame?.isLate) context.fillRect(x, y, Math.max(wide - 1, 1), FLAME_ROW - 1);
     context.globalAlpha = 1;
@@ -267,7 +267,7 @@ class FlameGraph {
     context.setLineDash(isActive ? [] : [2, 3]);
     context.lineWidth = isActive ? 2 : 0.5;
     if (isActive || frame?.isLate) context.strokeRect(x + 1, y + 1, Math.max(wide - 3, 1), FLAME_ROW - 3);
-    const fits = Math.floor((wide - 8) / characterWidth);
+    const fits = Math.floor((wide - 8) / context.measureText("m").width);
     if (fits < 3) return;
     const labels = frame?.labels ?? [`${this.thread.selectedOptions[0].text}, ${seconds(node.total)}`];
     const text = labels.find((label) => label.length <= fits) ?? `${labels.at(-1).slice(0, fits - 1)}…`;

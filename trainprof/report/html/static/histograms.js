@@ -42,7 +42,9 @@ function addHistogram(host, { name, unit, edges, counts, is_log }) {
   const mode = counts.indexOf(most);
   const wordsOf = (i) => {
     const height = unit === "s" ? counted(counts[i], "step") : seconds(counts[i]);
-    return `${format(edges[i])} to ${format(edges[i + 1])}: ${height} (${percent(counts[i] / total)})`;
+    // The first bin of a logarithmic axis includes what is shorter.
+    const from = is_log && i === 0 ? "up to" : `${format(edges[i])} to`;
+    return `${from} ${format(edges[i + 1])}: ${height} (${percent(counts[i] / total)})`;
   };
   const range = `${format(edges[0])} to ${format(edges[counts.length])}`;
   const label = `${title}, histogram over ${range}. Most often ${wordsOf(mode)}.`;
@@ -55,7 +57,7 @@ function addHistogram(host, { name, unit, edges, counts, is_log }) {
   });
   const width = BARS_WIDTH / counts.length;
   for (const [i, value] of counts.entries()) {
-    // What is there is visible, however small beside the others.
+    // What is there is visible, however small compared with the others.
     const height = value > 0 ? Math.max(2, (value / most) * BARS_HEIGHT) : 0;
     picture.append(shape("rect", { x: i * width, y: BARS_HEIGHT - height, width: Math.max(0.5, width - 1), height }));
   }

@@ -11,7 +11,7 @@ function drawPage() {
     drawHistograms(charts);
     drawHeatmap(charts, view);
     drawLanes(charts, view);
-    if (document.getElementById("flame") !== null) drawFlame(charts);
+    if (charts.stacks.stacks.length > 0) drawFlame(charts);
   }
   window.addEventListener("resize", drawAllSoon);
   window.trainprofReady = true;

@@ -1,4 +1,4 @@
-// "What happened here": the steps of the window, their parts beside the whole run's, and events.
+// "What happened here": the steps of the window, their parts compared with the whole run's, and events.
 
 const SHOWN_EVENTS = 12;
 // A part under this share of a step, here and in the whole run, has no row of its own.
@@ -43,7 +43,7 @@ function quantile(values, share) {
   return values[below] + (values[above] - values[below]) * (place - below);
 }
 
-/** A part's time beside the whole run's: "2.1x more", "none here". */
+/** A part's time compared with the whole run's: "2.1x more", "none here". */
 function comparedWords(here, all) {
   if (here === 0) return all === 0 ? "" : "none here";
   if (all === 0) return "only here";
@@ -115,8 +115,8 @@ function headline(description, view, whole) {
     : `${clock(view.from, digits, view.to)} to ${clock(view.to, digits)}`;
   if (description === null) return `${span}: no steps.`;
   const { n, mean, meanOfAll, grown } = description;
-  const beside = view.isWhole ? "" : ` (${seconds(meanOfAll)} in ${whole})`;
-  const words = `${span}: ${counted(n, "step")}, mean ${seconds(mean)}${beside}.`;
+  const compared = view.isWhole ? "" : ` (${seconds(meanOfAll)} in ${whole})`;
+  const words = `${span}: ${counted(n, "step")}, mean ${seconds(mean)}${compared}.`;
   if (view.isWhole || grown === null) return words;
   const change = comparedWords(grown.here, grown.all);
   const label = `${grown.label[0].toUpperCase()}${grown.label.slice(1)}`;
@@ -155,10 +155,10 @@ function partsTable({ parts, mean, grown }, view, whole) {
   const rows = parts.map((part) => {
     const mark = swatch();
     mark.style.background = part.key === null ? colour("muted") : keyColour(part.key);
-    const beside = view.isWhole
+    const compared = view.isWhole
       ? [percent(part.here / mean)]
       : [seconds(part.all), comparedWords(part.here, part.all)];
-    const made = row(element("span", {}, mark, part.label), seconds(part.here), ...beside);
+    const made = row(element("span", {}, mark, part.label), seconds(part.here), ...compared);
     if (!view.isWhole && part === grown) made.className = "differs";
     return made;
   });
@@ -202,7 +202,7 @@ function eventsTable({ events, labels }, indices, view) {
     const kind = events.kinds[events.kind[i]];
     const label = events.labels[events.label[i]] ?? "";
     // An outlier's is the part that grew most.
-    const words = kind === "outlier" ? `mostly ${labels[label] ?? label}` : label;
+    const words = kind === "outlier" ? `${labels[label] ?? label} grew most` : label;
     const step = events.step[i] < 0 ? "" : count(events.step[i] + 1);
     const name = (EVENT_NAMES[kind] ?? [kind])[0];
     return row(name, clock(events.start_s[i], digits), seconds(events.seconds[i]), step, words);
@@ -219,7 +219,7 @@ function drawWindowTable(charts, view, whole) {
   const words = element("p", { class: "headline", "aria-live": "polite" });
   const body = element("div", { class: "window-body" });
   host.append(element("h3", {}, "What happened here"), words, body);
-  // It scrolls by itself where it stands beside the charts.
+  // It scrolls by itself where it stands next to the charts.
   for (const [name, value] of [["tabindex", "0"], ["role", "region"], ["aria-label", "What happened here"]]) {
     host.setAttribute(name, value);
   }
