@@ -83,9 +83,19 @@ COLD static PyObject *raise_again(PyObject *result, Kept kept, int failed) {
         return NULL;
     }
     Py_XDECREF(result);
+    if (kept.type == NULL)
+        return NULL;
+    Kept new = fetch_error(); /* in whose context the kept one was raised, as in a `finally` */
+    PyErr_NormalizeException(&new.type, &new.value, &new.traceback);
+    PyErr_NormalizeException(&kept.type, &kept.value, &kept.traceback);
+    if (kept.traceback != NULL)
+        PyException_SetTraceback(kept.value, kept.traceback);
+    if (new.value != kept.value)
+        PyException_SetContext(new.value, Py_NewRef(kept.value));
     Py_XDECREF(kept.type);
     Py_XDECREF(kept.value);
     Py_XDECREF(kept.traceback);
+    PyErr_Restore(new.type, new.value, new.traceback);
     return NULL;
 }
 
@@ -506,6 +516,8 @@ static PyObject *call_module(PyObject *me, PyObject *const *args, size_t nargsf,
     unsigned long thread = PyThread_get_thread_ident();
     if (thread == inside->thread || PyVectorcall_NARGS(nargsf) == 0)
         return ORIGINAL();
+    if (PySet_GET_SIZE(GIVEN(OTHERS)) > 0)
+        return TWIN();
     PyObject *known = NULL;
     if (inside->thread == 0)
         known = get_by_id(GIVEN(CLASSES), Py_TYPE(args[0]));
@@ -514,6 +526,8 @@ static PyObject *call_module(PyObject *me, PyObject *const *args, size_t nargsf,
     uint8_t kind = (uint8_t)as_number(PyTuple_GET_ITEM(known, 0));
     uint32_t site = (uint32_t)as_number(PyTuple_GET_ITEM(known, 1));
     BEGIN(start);
+    if (inside->thread != 0) /* another thread's, while a clock in Python was read */
+        return TWIN();
     inside->thread = thread;
     PyObject *result = ORIGINAL();
     uint64_t end;
@@ -635,7 +649,8 @@ static PyObject *call_copy(PyObject *me, PyObject *const *args, size_t nargsf, P
         more[1] = result;
         memcpy(more + 2, args, (size_t)all * sizeof(PyObject *));
         done = PyObject_Vectorcall(GIVEN(0), more, (size_t)count + 2, names);
-    }
+    } else if (more == NULL)
+        PyErr_NoMemory();
     PyMem_Free(more);
     Py_XDECREF(began);
     if (has_failed(done))
@@ -737,15 +752,37 @@ static PyObject *call_caller(PyObject *me, PyObject *const *args, size_t nargsf,
 static const struct {
     const char *name;
     vectorcallfunc call;
-    Py_ssize_t given;
+    const char *given; /* types: dict, set, State, tuple; D, N, T: or None; o: any */
 } hooks[] = {
-    {"timed", call_timed, 9}, {"step", call_step, 4},   {"module", call_module, 5},
-    {"next", call_next, 4},   {"fetch", call_fetch, 1}, {"collate", call_collate, 1},
-    {"copy", call_copy, 1},   {"read", call_read, 4},   {"caller", call_caller, 1},
+    {"timed", call_timed, "DTNoooooo"}, {"step", call_step, "dsod"},
+    {"module", call_module, "Ssdoo"},   {"next", call_next, "dsoo"},
+    {"fetch", call_fetch, "o"},         {"collate", call_collate, "S"},
+    {"copy", call_copy, "o"},           {"read", call_read, "tooo"},
+    {"caller", call_caller, "o"},
 };
 
 static inline PyObject *other_than_ours(PyObject *clock) {
     return is_monotonic && clock == perf_counter_ns ? NULL : Py_NewRef(clock);
+}
+
+/* Returns whether a hook is given what it needs, which calls do not check. */
+static int is_given(PyObject *given, const char *types) {
+    if (PyTuple_GET_SIZE(given) != (Py_ssize_t)strlen(types))
+        return 0;
+    for (Py_ssize_t i = 0; types[i] != 0; i++) {
+        PyObject *thing = PyTuple_GET_ITEM(given, i);
+        int is_it = types[i] == 'd'   ? PyDict_Check(thing)
+                    : types[i] == 'D' ? thing == Py_None || PyDict_Check(thing)
+                    : types[i] == 's' ? PyAnySet_Check(thing)
+                    : types[i] == 'N' ? thing == Py_None || PyAnySet_Check(thing)
+                    : types[i] == 'S' ? Py_IS_TYPE(thing, &StateType)
+                    : types[i] == 'T' ? thing == Py_None || Py_IS_TYPE(thing, &StateType)
+                    : types[i] == 't' ? PyTuple_Check(thing)
+                                      : 1;
+        if (!is_it)
+            return 0;
+    }
+    return 1;
 }
 
 /* Wrapper(hook, original, twin, recorder, begin, end, given, kind=0, flags=0, limit=0) */
@@ -763,7 +800,7 @@ static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     size_t at = 0;
     while (at < Py_ARRAY_LENGTH(hooks) && strcmp(hooks[at].name, hook) != 0)
         at++;
-    if (at == Py_ARRAY_LENGTH(hooks) || PyTuple_GET_SIZE(given) != hooks[at].given)
+    if (at == Py_ARRAY_LENGTH(hooks) || !is_given(given, hooks[at].given))
         return PyErr_Format(PyExc_ValueError, "no hook %s that is given this", hook);
     struct Place *places = NULL;
     if ((hooks[at].call == call_read || hooks[at].call == call_caller) &&
@@ -924,6 +961,11 @@ static int compare_clocks(void) {
     return 0;
 }
 
+/* Checksum of this file, so that an older build is not used. */
+#ifndef SOURCE
+#define SOURCE 0
+#endif
+
 PyMODINIT_FUNC PyInit__hot(void) {
     for (int i = 0; i < NAMES; i++)
         if ((names_of[i] = PyUnicode_InternFromString(texts[i])) == NULL)
@@ -942,6 +984,8 @@ PyMODINIT_FUNC PyInit__hot(void) {
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL)
+        return NULL;
+    if (PyModule_AddObject(module, "SOURCE", PyLong_FromUnsignedLong(SOURCE)) < 0)
         return NULL;
     PyTypeObject *types[] = {&RecorderType, &WrapperType, &StateType};
     for (size_t i = 0; i < Py_ARRAY_LENGTH(types); i++) {

@@ -1,5 +1,7 @@
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+SOURCE: Final[int]
 
 class Recorder:
     """The cursor of an event log; called, it emits a record (twin: event_log.PythonRecorder)."""

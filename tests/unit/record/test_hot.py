@@ -164,6 +164,40 @@ def test_only_the_outermost_call_is_recorded(log: EventLog) -> None:
     assert recorded == [(Kind.FORWARD, 5, 3)] * 2 + [(Kind.BACKWARD, 0, 0)]
 
 
+def test_a_second_threads_inner_calls_are_its_twins(log: EventLog) -> None:
+    inside, others, by_twin = hot.State(), set[int](), []
+    given = inside, others, {id(int): (int(Kind.FORWARD), 5)}, lambda: True, lambda module: True
+    call = wrapped(log, work, "module", *given, twin=lambda *args: by_twin.append(args))
+    others.add(threading.get_ident())  # it is in a call; the first thread's has ended
+    call(1)
+    others.clear()
+
+    def clock() -> int:
+        inside.thread = 1  # another thread begins while this one reads the clock
+        return 5
+
+    call = wrapped(
+        log, work, "module", *given, twin=lambda *args: by_twin.append(args), clock=clock
+    )
+    call(2)
+    assert by_twin == [(1,), (2,)]
+    assert inside.thread == 1
+
+
+def test_an_error_of_a_handler_has_the_scripts_as_its_context(log: EventLog) -> None:
+    readings = iter([5])
+    with pytest.raises(StopIteration) as raised:
+        wrapped(log, fails, clock=readings.__next__)(1)
+    assert type(raised.value.__context__) is LookupError
+    assert raised.value.__context__.__traceback__ is not None
+
+
+def test_a_hook_refuses_what_it_cannot_use(log: EventLog) -> None:
+    swapped = set[int](), hot.State(), {}, bool, bool
+    with pytest.raises(ValueError, match="no hook module"):
+        wrapped(log, work, "module", *swapped)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_records_are_those_of_the_twin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int

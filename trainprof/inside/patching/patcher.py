@@ -231,13 +231,17 @@ class Patcher:
         except Exception:  # NotWoven, or an unknown version of torch
             wrapper = uncounted(wrapper)
         let_dynamo_skip(wrapper)
-        if in_c is None:
+        wrapper_in_c = None
+        if in_c is not None:
+            with contextlib.suppress(Exception):  # the twin does the same
+                wrapper_in_c = in_c(original, wrapper)
+        if wrapper_in_c is None:
             functools.update_wrapper(wrapper, original)
             _show_parameters(wrapper, original)
             if not hasattr(original, "__annotations__"):  # hide the wrapper's
                 wrapper.__annotations__ = {}
         else:
-            wrapper = in_c(original, wrapper)
+            wrapper = wrapper_in_c
             show_original(wrapper, original, is_method=isinstance(owner, type))
         if inherited:  # where pickle finds the method now
             wrapper.__module__, wrapper.__qualname__ = owner.__module__, f"{owner.__name__}.{name}"
