@@ -69,5 +69,8 @@ def test_a_window_of_slow_steps(opened: Page, golden, picture):
     opened.mouse.down()
     opened.mouse.move(right, middle)
     opened.mouse.up()
-    golden("window.txt", words(opened.locator("#window-table")))
+    golden(
+        "window.txt",
+        words(opened.locator("#over-time > p")) + words(opened.locator("#window-table")),
+    )
     picture("window.png", opened)

@@ -182,3 +182,27 @@ def test_numbers_are_written_as_on_the_terminal_page(browser):
     assert page.evaluate("values => values.map(seconds)", values) == [*map(units.seconds, values)]
     assert page.evaluate("sizes => sizes.map(byteCount)", sizes) == [*map(units.byte_count, sizes)]
     assert page.evaluate("shares => shares.map(percent)", shares) == [*map(units.percent, shares)]
+
+
+def test_steps_are_not_drawn_where_the_run_evaluates(browser):
+    page = browser.new_page()
+    page.set_content("<title>columns</title>")
+    static = files("trainprof.report.html").joinpath("static")
+    for name in ("base.js", "charts.js", "window.js", "window_table.js"):
+        page.add_script_tag(content=static.joinpath(name).read_text())
+    # Ten steps of 1 s in five bins; the seventh goes on for 10 s in which the run evaluates.
+    drawn = """width => {
+        const of = (...values) => Float64Array.from(values);
+        const each = (value) => of(value, value, value, value, value);
+        const [start_s, end_s] = [of(0, 2, 4, 6, 18), of(2, 4, 6, 18, 20)];
+        const times = { min_s: each(1), p50_s: each(1), p95_s: each(1), max_s: each(1) };
+        const sums = { count: each(2), total_s: each(2), parts_s: {} };
+        const steps = { per_bin: 2, start_s, end_s, ...times, ...sums };
+        const spans = [{ kind: "evaluation", start_s: 6.5, end_s: 16.5 }];
+        const { time, at, mean } = columnsOf(steps, spans, { from: 0, to: 20 }, width);
+        return time.map((second, i) => [second, mean[at[i]] ?? null]);
+    }"""
+    # Bins before it are one column, and neither that in which it lies nor the next one joins them.
+    after = [[6, 1], [6.5, None], [16.5, 1], [18, 1], [20, 1]]
+    assert page.evaluate(drawn, 2) == [[0, 1], *after]
+    assert page.evaluate(drawn, 200) == [[0, 1], [2, 1], [4, 1], *after]

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from trainprof.analysis.charts.slow_stretch import slow_stretch
 from trainprof.analysis.summary.charts import (
     Charts,
     Events,
@@ -90,9 +91,11 @@ def pictured_run() -> tuple[RunSummary, Charts]:
     summary = replace(summary, training=training, outliers=[outlier])
     wall_s = summary.run.wall_s
     counts, edges = np.histogram(step_s, 40)
+    bins = _steps(parts, step_s, ends)
     return summary, Charts(
         wall_s=wall_s,
-        steps=_steps(parts, step_s, ends),
+        steps=bins,
+        slow=slow_stretch(bins, WARMUP),
         machine=_machine(random, wall_s, ends),
         spans=[
             Span(kind="startup", start_s=0.0, end_s=STARTUP_S, label=""),

@@ -15,7 +15,7 @@ from support import summaries
 from support.charts import charts, large
 
 from trainprof.analysis.summary.code import FunctionTimes, LineProfile, LineTime, Source
-from trainprof.analysis.summary.run import Exit, Hung, Stood
+from trainprof.analysis.summary.run import Exit, Hung, Outlier, Stood
 from trainprof.report.html import page
 from trainprof.report.text.step_bars import step_rows
 from trainprof.report.text.units import seconds
@@ -205,6 +205,36 @@ def test_each_rank_has_a_bar_of_its_ledger():
     ]
     assert {"rank 0", "25 %", "rank 1", "75 %"} <= set(parsed.texts)
     assert any(text.startswith("rank 1 was last") for text in parsed.texts)
+
+
+def test_what_was_sampled_in_few_outliers_has_no_column():
+    sampled = [{"host_cpu_percent": 71.0, "iowait_share": 0.43}, {"host_cpu_percent": 72.0}, None]
+    outliers = [
+        Outlier(step, 0, 1.0, 0.5, "data_wait", 0.4, None, samples)
+        for step, samples in enumerate([*sampled, None])
+    ]
+    summary = replace(summaries.slow_loader(), outliers=outliers)
+    texts = Elements(rendered(summary)).texts
+    assert {"CPU of the host", "71 %", "72 %"} <= set(texts)
+    assert not {"I/O wait", "43 %", "not measured"} & set(texts)
+
+
+def test_rows_of_nothing_are_one_and_the_missing_gpu_is_at_the_end():
+    summary = summaries.slow_loader()
+    spent = summary.ledger.seconds | {"zero_grad": 1e-4, "loader_end": 0.0, "gc": 2e-4}
+    per_step = summary.training.per_step_s | dict.fromkeys(("zero_grad", "gc"), 1e-7)
+    missing = replace(summary.system, gpus=[], gpus_not_observed="no NVML here")
+    summary = replace(
+        summary,
+        ledger=replace(summary.ledger, seconds=spent),
+        training=replace(summary.training, per_step_s=per_step),
+        system=missing,
+    )
+    text = rendered(summary)
+    (tiny,) = (x for x in Elements(text).texts if "zero grad" in x and "loader end" not in x)
+    assert "garbage collection" in tiny
+    assert 'id="devices"' not in text
+    assert "no NVML here" in text.partition('id="limits"')[2]
 
 
 def test_the_payload_is_the_charts_number_for_number():

@@ -9,6 +9,7 @@ import numpy as np
 from trainprof.analysis.charts.events import Longest, evaluated_lines, events_of, slow_fetches
 from trainprof.analysis.charts.lanes import lanes_of
 from trainprof.analysis.charts.machine import machine_of
+from trainprof.analysis.charts.slow_stretch import slow_stretch
 from trainprof.analysis.charts.stack_samples import stacks_of
 from trainprof.analysis.charts.step_bins import step_bins, step_histogram
 from trainprof.analysis.device.devices import overlap_of
@@ -53,10 +54,11 @@ def charts_of(
     machine, histograms = machine_of(run)
     if len(table):
         histograms = [step_histogram(table), *histograms]
+    bins = step_bins(process, table)
     rank = recording.manifest.get("rank") if run.process.rank is None else run.process.rank
     return Charts(
         wall_s=(window.end - window.start) / 1e9,
-        steps=step_bins(process, table),
+        steps=bins,
         machine=machine,
         spans=_spans(process, table),
         events=events_of(process, table, fetches),
@@ -67,6 +69,7 @@ def charts_of(
         part=run.part,
         start_s=(window.start - run.origin_ns) / 1e9,
         rank=rank if process.has_ranks and isinstance(rank, int) else None,
+        slow=None if bins is None else slow_stretch(bins, table.steady.warmup),
     )
 
 

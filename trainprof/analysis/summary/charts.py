@@ -63,6 +63,27 @@ class StepBins:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SlowStretch:
+    """Consecutive steps of which most were slow.
+
+    Attributes:
+        first, last: 0-based numbers of its steps.
+        mean_s, other_s: Mean time of its steps, and of the others after warm-up.
+        part: The ledger key that grew most.
+        part_s: By how much, per step.
+    """
+
+    start_s: float
+    end_s: float
+    first: int
+    last: int
+    mean_s: float
+    other_s: float
+    part: str
+    part_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Histogram:
     """Counts of values.
 
@@ -189,7 +210,7 @@ class Lane:
 BETWEEN: Final = "..."
 RARER: Final = "rarer calls"
 NO_LINE: Final = "no line of your code"
-MET_LATE: Final = "met late"
+MET_LATE: Final = "sampled late"
 UNKNOWN_LINE: Final = "line unknown"
 
 
@@ -218,6 +239,7 @@ class Charts:
         wall_s: Length of the run, or of the part shown.
         start_s: When that part begins.
         steps: None in a run without steps. Steps and epochs are numbered as in the whole run.
+        slow: None where no stretch was slow.
         machine: None where nothing was sampled.
         part: "epoch 2" or "steps 5:9" where they show a part of the run.
         rank: Of several ranks, the one shown.
@@ -235,3 +257,4 @@ class Charts:
     part: str | None = None
     start_s: float = 0.0
     rank: int | None = None
+    slow: SlowStretch | None = None

@@ -21,18 +21,19 @@ from trainprof.report.text.safe_text import clip_end, one_line
 # By numpy's kind and size: the keys that base.js knows, little endian.
 _ARRAYS: Final = {"f4": "<f4", "f8": "<f8", "i4": "<i4", "u1": "u1"}
 _LONGEST: Final = 300
-_FETCH: Final = {"fetch": "preparing a batch"}
 
 
 def payload(summary: RunSummary, charts: Charts) -> Markup:
-    """Returns the text of the script element `charts`: the charts' fields, and `labels`.
+    """Returns the text of the script element `charts`: the charts' fields, `labels`, and `roles`
+    of loaders by their ids.
 
     Arrays become {"f4": base64} and the like, tuples lists, and NaN outside arrays null.
     """
-    labels = {key: label_of(key) for key in LEDGER_KEYS} | _FETCH
+    labels = {key: label_of(key) for key in (*LEDGER_KEYS, "fetch")}
     if waits_are_merged(summary):
         labels |= dict.fromkeys(DEVICE_KEYS, DEVICE_LABEL)
-    plain = {**_plain(charts), "labels": labels}
+    roles = {loader.id: loader.role for loader in summary.loaders}
+    plain = {**_plain(charts), "labels": labels, "roles": roles}
     text = json.dumps(plain, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -20,7 +21,7 @@ from trainprof.report.page.findings import action_of, not_found, why_passed_over
 from trainprof.report.page.hot_lines import hot_lines_section
 from trainprof.report.text import loader_words
 from trainprof.report.text.layout import Column, Page
-from trainprof.report.text.ledger import label_of, ledger_table
+from trainprof.report.text.ledger import LedgerRow, label_of, ledger_table
 from trainprof.report.text.units import (
     LONG_UNITS,
     byte_count,
@@ -34,6 +35,7 @@ from trainprof.report.text.units import (
 _PAGE: Final = HtmlPage(verbose=True)
 _NO_RECORDING: Final = "Nothing to draw: the run's recording is missing or empty."
 _NO_STEPS: Final = "No training step was seen, so no step is drawn."
+_NO_STACKS: Final = "No stack was sampled in this run."
 _NO_LINES: Final = "Lines with too few stack samples are not listed."
 _OUTLIERS_SHOWN: Final = 20
 # What was sampled in an outlier, as its column and how it is written.
@@ -62,6 +64,7 @@ class Section:
     Attributes:
         short: Its name in the navigation.
         pictures: Ids of elements that a script draws in.
+        note: What stands below all else.
     """
 
     id: str
@@ -71,6 +74,7 @@ class Section:
     pictures: list[str] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
+    note: str = ""
 
     @property
     def is_empty(self) -> bool:
@@ -110,7 +114,7 @@ def sections_of(summary: RunSummary, charts: Charts | None) -> list[Section]:
                 device.idle_section,
                 device.devices_section,
                 gpu.gpus_section,
-                gpu.gpu_details,
+                *((gpu.gpu_details,) if _has_gpus(summary) else ()),
             ),
         ),
         Section(
@@ -135,7 +139,8 @@ def closing_sections(summary: RunSummary) -> list[Section]:
     environment = _blocks(summary, details.command_details)
     if summary.run.directory is not None:
         environment += blocks_of(_PAGE.labelled("Run directory", [summary.run.directory]))
-    costs = _blocks(summary, sections.closing_section, sections.lines_section)
+    no_gpus = () if _has_gpus(summary) else (gpu.gpu_details,)
+    costs = _blocks(summary, sections.closing_section, *no_gpus, sections.lines_section)
     faults = blocks_of(_PAGE.labelled_rows("Faults", ([sentence(x)] for x in summary.faults)))
     passed = blocks_of(
         _PAGE.labelled_rows(
@@ -162,6 +167,10 @@ def _blocks(summary: RunSummary, *sections: _Lines) -> list[Block]:
     return blocks_of(line for section in sections for line in section(summary, _PAGE))
 
 
+def _has_gpus(summary: RunSummary) -> bool:
+    return summary.system is not None and bool(summary.system.gpus)
+
+
 def _over_time(summary: RunSummary, charts: Charts | None) -> Section:
     made = Section("over-time", "The run over time", "Over time")
     if charts is None:
@@ -169,7 +178,25 @@ def _over_time(summary: RunSummary, charts: Charts | None) -> Section:
     if charts.steps is None and charts.machine is None:
         return replace(made, intro=_NO_STEPS)
     pictures = ["time-charts", "window-table"]
-    return replace(made, intro="" if charts.steps else _NO_STEPS, pictures=pictures)
+    intro = _slow_words(charts) if charts.steps else _NO_STEPS
+    return replace(made, intro=intro, pictures=pictures)
+
+
+def _slow_words(charts: Charts) -> str:
+    """Says when the steps were slow, and what grew; empty where no stretch of them was."""
+    slow = charts.slow
+    if slow is None:
+        return ""
+    label = label_of(slow.part)
+    added_s = slow.mean_s - slow.other_s
+    # A part grows by more than the step where others shrink.
+    of_all = f" of the {seconds(added_s)}" if slow.part_s < added_s else ""
+    steps = f"steps {count(slow.first + 1)} to {count(slow.last + 1)}"
+    return (
+        f"Slow from {seconds(slow.start_s)} to {seconds(slow.end_s)} ({steps}):"
+        f" {seconds(slow.mean_s)} a step, {seconds(slow.other_s)} in the others."
+        f" {label[:1].upper()}{label[1:]} grew most: by {seconds(slow.part_s)}{of_all}."
+    )
 
 
 def _distributions(charts: Charts | None) -> Section:
@@ -186,7 +213,10 @@ def _heatmap(charts: Charts | None) -> Section:
 
 def _flame(charts: Charts | None) -> Section:
     made = Section("stacks", "Flame graph of the stack samples", "Flame graph")
-    return made if charts is None else replace(made, pictures=["flame"])
+    if charts is None:
+        return made
+    has_stacks = bool(charts.stacks.stacks)
+    return replace(made, **({"pictures": ["flame"]} if has_stacks else {"intro": _NO_STACKS}))
 
 
 def _hot_lines(summary: RunSummary, charts: Charts | None) -> Section:
@@ -198,12 +228,14 @@ def _hot_lines(summary: RunSummary, charts: Charts | None) -> Section:
 
 def _loaders(summary: RunSummary, charts: Charts | None) -> Section:
     has_lanes = charts is not None and bool(charts.lanes)
+    has_workers = any(map(loader_words.worker_columns, summary.loaders))
     return Section(
         "loaders",
         "Loaders and workers",
         "Loaders",
         pictures=["lanes"] if has_lanes else [],
         blocks=_blocks(summary, sections.loaders_section),
+        note=f"Workers: {loader_words.LEGEND}." if has_workers else "",
         parts=[
             Part(
                 f"Loader {loader.id} at {loader.site}: {loader_words.makers(loader)}",
@@ -238,10 +270,7 @@ def _loader(loader: Loader, summary: RunSummary) -> Iterator[Block]:
             ]
             yield Block(columns=columns, bars=[[("accent", part.share)] for part in parts])
     yield from _tables(words.distributions(loader))
-    workers = words.worker_columns(loader)
-    yield from _tables(workers)
-    if workers:
-        yield Block(text=f"{words.LEGEND}.")
+    yield from _tables(words.worker_columns(loader))
     yield from _tables(words.slow_sample_columns(fetch) if fetch else ())
 
 
@@ -255,7 +284,9 @@ def _whole_run(summary: RunSummary) -> list[Block]:
         reason = sections.why_not_measured(summary, "ledger")
         ledger = [Block(text=f"Where the time went: {reason}")]
     else:
-        rows = [*table.rows, table.total]
+        keys, rows = _without_tiny(ledger_keys(summary, table), table.rows)
+        bars = [[(f"key-{key}", x.share)] for key, x in zip(keys, rows, strict=True)]
+        rows.append(table.total)
         title = "Where the time went"
         title += f", mean of {table.ranks} ranks" if table.ranks > 1 else ""
         columns = [
@@ -268,8 +299,6 @@ def _whole_run(summary: RunSummary) -> list[Block]:
         if table.has_device:
             unit = f"{table.run_unit} on the GPU"
             columns.append(Column(unit, [row.on_device for row in rows]))
-        keys = ledger_keys(summary, table)
-        bars = [[(f"key-{key}", x.share)] for key, x in zip(keys, table.rows, strict=True)]
         ledger = [Block(columns=columns, bars=[*bars, []])]
     parts = _blocks(
         summary,
@@ -280,7 +309,19 @@ def _whole_run(summary: RunSummary) -> list[Block]:
         details.training_details,
     )
     epochs = _blocks(summary, sections.epochs_section)
+    if epochs and not epochs[0].rows[0].label:
+        epochs[0].rows[0] = replace(epochs[0].rows[0], label="Epochs")
     return [*ledger, *parts, *epochs, *_tables(_outlier_columns(summary))]
+
+
+def _without_tiny(keys: list[str], rows: list[LedgerRow]) -> tuple[list[str], list[LedgerRow]]:
+    """Returns both with the rows in which all figures are 0.0 made one."""
+    figures = ("seconds", "percent", "per_step", "on_device")
+    tiny = [x for x in rows if not any(re.search("[1-9]", getattr(x, y)) for y in figures)]
+    shown = [pair for pair in zip(keys, rows, strict=True) if pair[1] not in tiny]
+    if tiny:
+        shown.append(("rest", replace(tiny[0], label=", ".join(row.label for row in tiny))))
+    return [key for key, _ in shown], [row for _, row in shown]
 
 
 def _ranks(summary: RunSummary) -> list[Block]:
@@ -319,19 +360,17 @@ def _ledger_of(rank: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _outlier_columns(summary: RunSummary) -> list[Column]:
-    """Returns the longest outliers with what was sampled in them."""
+    """Returns the longest outliers with what was sampled in most of them."""
     outliers = summary.outliers[:_OUTLIERS_SHOWN]
     if not outliers:
         return []
-    known = {
-        name: header
-        for name, (header, _) in _SAMPLED.items()
-        if any(number_at(outlier.samples, name) is not None for outlier in outliers)
-    }
-    sampled = [
-        Column(header, [_SAMPLED[name][1](number_at(x.samples, name)) for x in outliers])
-        for name, header in known.items()
-    ]
+    sampled = []
+    for name, (header, written) in _SAMPLED.items():
+        numbers = [number_at(outlier.samples, name) for outlier in outliers]
+        # Few samples fall into steps that are shorter than the time between two.
+        if 2 * numbers.count(None) <= len(numbers):
+            cells = ["" if number is None else written(number) for number in numbers]
+            sampled.append(Column(header, cells))
     every = summary.outliers_in_all
     of = f", the longest of {count(every)}" if every > len(outliers) else ""
     return [

@@ -156,7 +156,8 @@ def in_noise(summary: RunSummary, page: Page) -> str:
         at = f" at {page.site(finding.site)}" if finding.site else ""
         steps = known_range(finding.predicted_speedup)
         times = "" if steps is None else f" (up to {times_words(steps[1])}x)"
-        named.append(f"{finding.id}{at}{times}")
+        action = action_of(finding)
+        named.append(f"{action[:1].lower()}{action[1:]}{at}{times}")
     return f"Hidden by the noise of this run: {', '.join(named)}." if named else ""
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 from trainprof.analysis.summary.code import HottestLine
 from trainprof.analysis.summary.run_summary import RunSummary
 from trainprof.report.text.layout import Column, Page
+from trainprof.report.text.ledger import DEVICE_KEYS, DEVICE_LABEL, label_of, waits_are_merged
 from trainprof.report.text.parts import without_cause
 from trainprof.report.text.units import percent
 
@@ -25,7 +26,7 @@ _NARROW: Final = 0.05
 def hot_lines_section(summary: RunSummary, page: Page) -> list[Text]:
     """Returns the hottest lines in a row, on a verbose page a table of all."""
     if page.verbose:
-        return _table(summary.hot_lines, page)
+        return _table(summary, page)
     words, least = hot_line_words(summary, page), len(_unexplained(summary)) or 1
     while len(lines := page.labelled(_LABEL, words)) > 1 and len(words) > least:
         words = words[:-1]
@@ -78,13 +79,15 @@ def _share_words(line: HottestLine) -> str:
     return percent(line.middle)
 
 
-def _table(lines: list[HottestLine], page: Page) -> list[Text]:
+def _table(summary: RunSummary, page: Page) -> list[Text]:
+    lines = summary.hot_lines
     if not lines:
         return []
+    merged = dict.fromkeys(DEVICE_KEYS, DEVICE_LABEL) if waits_are_merged(summary) else {}
     columns = [
         Column("Hot line", [line.site for line in lines], is_number=False, gives_way=True),
         Column("function", [line.function for line in lines], is_number=False, dropped=2),
-        Column("part", [line.part for line in lines], is_number=False),
+        Column("part", [merged.get(x.part) or label_of(x.part) for x in lines], is_number=False),
         Column("thread", [line.thread for line in lines], is_number=False, dropped=1),
         Column("of a step", [_share_words(line) for line in lines]),
         Column("samples", [str(line.samples) for line in lines], dropped=3),

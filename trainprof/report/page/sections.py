@@ -86,17 +86,30 @@ def epochs_section(summary: RunSummary, page: Page) -> list[Text]:
     """Each epoch, the mean of those after the first, and validation."""
     epochs = [epoch for epoch in summary.epochs if epoch.stage == "training"]
     others = [epoch for epoch in summary.epochs if epoch.stage not in ("training", "evaluation")]
-    sentences = [_epoch(f"Epoch {epoch.index + 1} took", [epoch]) for epoch in epochs]
+    sentences = [
+        _epoch(f"Epoch {epoch.index + 1} took", [epoch], summary.wait_threshold_s)
+        for epoch in epochs
+    ]
     if len(epochs) > _EPOCHS_WITHOUT_MEAN:
         rest = epochs[1:]
         # One that was cut off says nothing of how long an epoch takes.
         whole = [epoch for epoch in rest if epoch.iterations >= epochs[0].iterations]
         if len(whole) == len(rest):
             last = rest[-1].index + 1
-            sentences.append(_epoch(f"Mean of {rest[0].index + 1} to {last}:", whole))
+            sentences.append(
+                _epoch(f"Mean of {rest[0].index + 1} to {last}:", whole, summary.wait_threshold_s)
+            )
         elif whole:
-            sentences.append(_epoch(f"Mean of {counted(len(whole), 'whole epoch')} after:", whole))
-    sentences += [_epoch(f"Other iteration {x.index + 1} took", [x]) for x in others]
+            sentences.append(
+                _epoch(
+                    f"Mean of {counted(len(whole), 'whole epoch')} after:",
+                    whole,
+                    summary.wait_threshold_s,
+                )
+            )
+    sentences += [
+        _epoch(f"Other iteration {x.index + 1} took", [x], summary.wait_threshold_s) for x in others
+    ]
     if sentences and any(epoch.slow_batches for epoch in epochs):
         sentences[-1].append(f"slow = waited over {seconds(summary.wait_threshold_s)}")
     return page.sentences(sentences) + _evaluation(summary, page)
@@ -189,8 +202,12 @@ def _outliers(summary: RunSummary, step: Statistics) -> list[str]:
     return [many, f"worst: {outlier_sentence(worst)}"]
 
 
-def _epoch(opening: str, epochs: Sequence[Epoch]) -> list[str]:
-    """Returns one epoch, or the mean of several, in the short form."""
+def _epoch(opening: str, epochs: Sequence[Epoch], threshold_s: float) -> list[str]:
+    """Returns one epoch, or the mean of several, in the short form.
+
+    Args:
+        threshold_s: From which wait on a batch is slow.
+    """
     n = len(epochs)
     took_s = sum(epoch.seconds for epoch in epochs) / n
     wait_s = sum(epoch.waited_s for epoch in epochs) / n
@@ -198,11 +215,13 @@ def _epoch(opening: str, epochs: Sequence[Epoch]) -> list[str]:
     slow = sum(epoch.slow_batches for epoch in epochs) / n
     start_s = sum(epoch.loader_start_s for epoch in epochs) / n
     is_late = start_s >= _SHOWN_FROM_SHARE * took_s
+    number = f"{_mean_count(slow)} of {_mean_count(batches)} batches"
+    waited = f"{number} waited over {seconds(threshold_s)}"
     return [
         f"{opening} {seconds(took_s)}",
         f"waiting for data {seconds(wait_s)} ({percent(share_of(wait_s, took_s))})",
         *([f"starting its loader {seconds(start_s)}"] if is_late else []),
-        f"{_mean_count(slow)} of {_mean_count(batches)} batches slow",
+        *([waited] if slow else []),
     ]
 
 
@@ -224,7 +243,10 @@ def _evaluation(summary: RunSummary, page: Page) -> list[Text]:
     else:
         fragments.append("without a loader")
     epochs = [epoch for epoch in summary.epochs if epoch.stage == "evaluation"]
-    each = (_epoch(f"Validation {epoch.index + 1} took", [epoch]) for epoch in epochs)
+    each = (
+        _epoch(f"Validation {epoch.index + 1} took", [epoch], summary.wait_threshold_s)
+        for epoch in epochs
+    )
     return page.labelled("Validation", fragments) + page.sentences(each)
 
 

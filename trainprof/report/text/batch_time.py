@@ -59,12 +59,21 @@ def code_parts(fetch: Fetch) -> list[BatchPart]:
 
 
 def waiting_parts(loader: Loader) -> list[BatchPart]:
-    """Returns what training waits for at each batch but the first of an epoch."""
-    wait, fetch = loader.wait_s, loader.fetch
+    """Returns what training waits for at each batch but the first of an epoch.
+
+    Without workers at each batch: the mean of preparing one is of all of them.
+    """
+    wait, first, fetch = loader.wait_s, loader.first_batch_s, loader.fetch
     if wait is None or not is_known(wait.mean) or wait.n <= 0:
         return []
     receive_s, handover_s = _receiving(loader)
-    made_s = fetch.wall_s.mean if fetch and fetch.wall_s and loader.num_workers == 0 else None
+    mean_s, made_s = wait.mean, None
+    if loader.num_workers == 0:
+        if first is not None and is_known(first.mean) and first.n > 0:
+            mean_s = (wait.n * mean_s + first.n * first.mean) / (wait.n + first.n)
+        made_s = fetch.wall_s.mean if fetch and fetch.wall_s else None
+        # Of a run that was cut off, a batch may be prepared that nothing waited for.
+        made_s = made_s if is_known(made_s) and made_s <= mean_s else None
     each: dict[str, tuple[str, float | None]] = {
         "blocked": ("no batch ready", _each(loader.blocked_s, wait.n)),
         "receive": ("IPC transfer, unpickling", _each(receive_s, wait.n)),
@@ -72,10 +81,10 @@ def waiting_parts(loader: Loader) -> list[BatchPart]:
         "making": ("preparing it", made_s),
         "sampler": ("drawing its indices", _each(loader.sampler_s, loader.iterations)),
     }
-    rest = wait.mean - sum(s for _, s in each.values() if is_known(s))
-    parts = _parts(each, 1, whole=wait.mean)
+    rest = mean_s - sum(s for _, s in each.values() if is_known(s))
+    parts = _parts(each, 1, whole=mean_s)
     if parts and rest > 0:
-        parts.append(BatchPart("rest", "the rest of next(iterator)", rest, rest / wait.mean))
+        parts.append(BatchPart("rest", "the rest of next(iterator)", rest, rest / mean_s))
     return parts
 
 

@@ -44,6 +44,7 @@ LABELS: Final = {
     "gc": "garbage collection",
     "other": "Python in the loop",
     "shutdown": "exit",
+    "fetch": "preparing a batch",  # of a thread that is not the training thread
 }
 # Host time of these is mostly the device working: without device times, none is a culprit.
 DEVICE_KEYS: Final = ("transfer", "sync", "device_wait")

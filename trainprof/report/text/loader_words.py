@@ -299,7 +299,8 @@ def distributions(loader: Loader) -> list[Column]:
 def batch_groups(loader: Loader) -> list[BatchGroup]:
     """Returns where a batch's time goes: preparation by state and by code, and the wait for it."""
     who = "the training process" if loader.num_workers == 0 else "a worker"
-    groups = [BatchGroup("training waits for it", waiting_parts(loader))]
+    of_all = " (all batches)" if loader.num_workers == 0 else ""
+    groups = [BatchGroup(f"training waits for it{of_all}", waiting_parts(loader))]
     if loader.fetch is None:
         return groups
     return [

@@ -100,6 +100,10 @@ def test_a_long_runs_events_spans_and_histograms(long_run):
     epochs = [x.start_s for x in charts.spans if x.kind == "epoch"]
     assert len(epochs) == EPOCHS
     assert [spans[0][0], spans[-1][0]] == ["startup", "shutdown"]
+    # The planted 2 ms more of waiting in the hundredth of the steps after the middle.
+    slow = charts.slow
+    assert (slow.first, slow.last, slow.part) == (10_000, 10_199, "data_wait")
+    assert slow.part_s == pytest.approx(2e-3, rel=0.1)
     times = charts.histograms[0]
     assert (times.counts.sum(), times.counts[-1], times.is_log) == (STEPS, EPOCHS, True)
     assert times.edges[-1] == pytest.approx((OUTLIER_NS + STEP_NS) / 1e9)

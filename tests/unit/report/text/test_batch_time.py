@@ -72,7 +72,7 @@ def test_training_waits_for_a_batch_in_parts():
     for loader, names, whole_s in (
         (starved, ["blocked", "receive", "sampler", "rest"], 0.0769),
         (apart, ["blocked", "receive", "handover", "sampler", "rest"], 0.0769),
-        (alone, ["making", "sampler", "rest"], 0.187),
+        (alone, ["making", "sampler", "rest"], (248 * 0.187 + 2 * 0.214) / 250),
         (replace(alone, wait_s=None), [], 0.0),
     ):
         parts = {part.name: part.seconds for part in waiting_parts(loader)}
@@ -80,6 +80,25 @@ def test_training_waits_for_a_batch_in_parts():
         assert sum(parts.values()) == pytest.approx(whole_s)
         if loader is apart:
             assert parts["handover"] / parts["receive"] == pytest.approx(1.21 / 0.4)
+
+
+def test_without_workers_no_part_is_more_than_the_wait():
+    """Later batches wait less than the mean of preparing one, which first ones are in."""
+    loader = summaries.slow_loader().loaders[0]
+    assert loader.wait_s
+    assert loader.fetch
+    later, first, made = (
+        replace(loader.wait_s, n=n, mean=mean_s)
+        for n, mean_s in ((14, 0.0935), (2, 0.157), (16, 0.1))
+    )
+    loader = replace(loader, wait_s=later, first_batch_s=first, sampler_s=0.0)
+    for took, names in ((made, ["making", "sampler", "rest"]), (first, ["sampler", "rest"])):
+        fetched = replace(loader, fetch=replace(loader.fetch, wall_s=took))
+        parts = {part.name: part.share for part in waiting_parts(fetched)}
+        assert list(parts) == names
+        assert sum(parts.values()) == pytest.approx(1.0)
+        if took is made:
+            assert parts["making"] == pytest.approx(16 * 0.1 / (14 * 0.0935 + 2 * 0.157))
 
 
 def part(name: str, seconds: float, share: float) -> BatchPart:

@@ -2,7 +2,8 @@
 
 // Width of the vertical axes, the same in all charts, so that their times lie below each other.
 const GUTTER = 62;
-const RIGHT = 8;
+const RIGHT = 20;
+const TICK_SPACE = 70;
 const AXIS_FONT = "11px system-ui, sans-serif";
 // CSS pixels of a column in which bins are drawn as one.
 const COLUMN = 2;
@@ -21,30 +22,53 @@ const PANELS = [
   ["gpu_power", "GPU power"],
 ];
 const SHADES = [
-  ["startup", "start-up", "muted"],
+  ["startup", "start-up, exit", "muted"],
   ["warmup", "warm-up", "warn"],
   ["evaluation", "validation", "good"],
-  ["shutdown", "exit", "muted"],
+  ["shutdown", "", "muted"],
 ];
 const DECIMAL_STEPS = Array.from({ length: 60 }, (_, i) => Number(`${[1, 2, 5][i % 3]}e${Math.floor(i / 3) - 7}`));
 const BINARY_STEPS = Array.from({ length: 50 }, (_, power) => 2 ** power);
 const CLOCK_STEPS = DECIMAL_STEPS.filter((step) => step <= 20);
 CLOCK_STEPS.push(30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 36000, 86400, 172800, 864000);
 
-/** Bins in a window, those of one column of the chart added up; arrays of shape (n_columns,). */
-function columnsOf(steps, view, width) {
+/**
+ * Bins in a window, those of one column of the chart added up; arrays of shape (n_columns,).
+ *
+ * From each `time` on column `at` is drawn: none (-1) in evaluation, and where no step goes on. What
+ * lies before an evaluation and what lies after it are never one column.
+ */
+function columnsOf(steps, spans, view, width) {
   const first = lowerBound(steps.end_s, view.from, true);
   const last = Math.max(first, lowerBound(steps.start_s, view.to));
   const scale = width / COLUMN / (view.to - view.from);
+  const isFew = last - first <= width / COLUMN;
   const columnAt = (bin) => Math.floor((steps.start_s[bin] - view.from) * scale);
+  const evaluations = spans.filter((span) => span.kind === "evaluation");
+  const begins = evaluations.map((span) => span.start_s);
   const starts = [];
-  for (let bin = first; bin < last; bin++) {
-    if (bin === first || columnAt(bin) !== columnAt(bin - 1)) starts.push(bin);
+  const edges = [];
+  for (let bin = first, known = 0; bin < last; bin++) {
+    const [start, end] = [steps.start_s[bin], steps.end_s[bin]];
+    const [before, within] = [lowerBound(begins, start), lowerBound(begins, end)];
+    if (isFew || bin === first || within > known || columnAt(bin) !== columnAt(bin - 1)) {
+      if (bin > first && (start - steps.end_s[bin - 1]) * scale > 1) edges.push([steps.end_s[bin - 1], -1]);
+      edges.push([start, starts.length]);
+      starts.push(bin);
+    }
+    for (const evaluation of evaluations.slice(before, within)) {
+      edges.push([evaluation.start_s, -1]);
+      if (evaluation.end_s < end) edges.push([evaluation.end_s, starts.length - 1]);
+    }
+    known = before;
   }
+  if (edges.length > 0 && edges[edges.length - 1][1] >= 0) edges.push([steps.end_s[last - 1], starts.length - 1]);
   const of = (make) => starts.map((start, i) => make(start, starts[i + 1] ?? last));
   const perStep = (sums) => of((a, b) => sumOf(sums, a, b) / sumOf(steps.count, a, b));
   return {
-    time: starts.length === 0 ? [] : [...starts.map((bin) => steps.start_s[bin]), steps.end_s[last - 1]],
+    time: edges.map(([time]) => time),
+    at: edges.map(([, column]) => column),
+    isEach: steps.per_bin === 1 && starts.length === last - first,
     mean: perStep(steps.total_s),
     median: of((a, b) => quantile(stepTimes(steps, a, b), 0.5)),
     least: of((a, b) => steps.min_s.subarray(a, b).reduce((x, y) => Math.min(x, y))),
@@ -53,9 +77,9 @@ function columnsOf(steps, view, width) {
   };
 }
 
-/** A column's value holds up to the next one's start, the last one's to its end. */
-function held(values) {
-  return values.length === 0 ? [] : [...values, values[values.length - 1]];
+/** Values of what is drawn from each time on. */
+function drawnAt(at, values) {
+  return at.map((column) => values[column] ?? null);
 }
 
 /*
@@ -67,6 +91,8 @@ function held(values) {
 function stepTimeSpec({ steps }, columns) {
   const longest = steps.max_s.reduce((x, y) => Math.max(x, y));
   const typical = quantile(stepTimes(steps, 0, steps.count.length), 0.5);
+  // Where each step is drawn alone, all figures of a column are its time.
+  const isEach = () => columns().isEach;
   return {
     id: "step-time",
     title: "Step time",
@@ -76,15 +102,21 @@ function stepTimeSpec({ steps }, columns) {
     hasLog: longest > WIDE_SPREAD * typical,
     hasMarks: true,
     lines: [
-      { name: "longest", colour: () => faded(colour("accent"), 0.3), width: 0 },
-      { name: "shortest", colour: () => faded(colour("accent"), 0.3), width: 0 },
-      { name: "mean", colour: () => colour("warn"), width: 1 },
-      { name: steps.per_bin > 1 ? "about median" : "median", colour: () => colour("accent"), width: 1.6 },
+      { isHidden: isEach, name: "shortest to longest", from: 1, colour: () => faded(colour("accent"), 0.3), width: 0 },
+      { isHidden: () => true, name: "shortest", colour: () => faded(colour("accent"), 0.3), width: 0 },
+      { isHidden: isEach, name: "mean", colour: () => colour("warn"), width: 1 },
+      {
+        get name() {
+          return isEach() ? "step" : steps.per_bin > 1 ? "about median" : "median";
+        },
+        colour: () => colour("accent"),
+        width: 1.6,
+      },
     ],
     bands: [[0, 1, () => faded(colour("accent"), 0.22)]],
     values: () => {
-      const { time, most, least, mean, median } = columns();
-      return [time, held(most), held(least), held(mean), held(median)];
+      const { time, at, most, least, mean, median } = columns();
+      return [time, ...[most, least, mean, median].map((values) => drawnAt(at, values))];
     },
   };
 }
@@ -107,10 +139,10 @@ function partsSpec({ steps, labels }, columns) {
       opacity: 1,
     })),
     values: () => {
-      const { time, parts } = columns();
-      const sums = Array.from({ length: Math.max(0, time.length - 1) }, () => 0);
+      const { time, at, parts, mean } = columns();
+      const sums = mean.map(() => 0);
       const layers = keys.map((key) => parts[key].map((value, i) => (sums[i] += value)));
-      return [time, ...layers.map(held).reverse()];
+      return [time, ...layers.map((layer) => drawnAt(at, layer)).reverse()];
     },
   };
 }
@@ -128,8 +160,9 @@ function waitSpec({ steps }, columns) {
     limits: [0, 100],
     lines: [{ name: "waiting", colour: () => keyColour("data_wait"), width: 1, opacity: 0.4 }],
     values: () => {
-      const { time, mean, parts } = columns();
-      return [time, held(mean.map((total, i) => (100 * sumOf(keys.map((key) => parts[key][i]))) / total))];
+      const { time, at, mean, parts } = columns();
+      const shares = mean.map((total, i) => (100 * sumOf(keys.map((key) => parts[key][i]))) / total);
+      return [time, drawnAt(at, shares)];
     },
   };
 }
@@ -149,12 +182,13 @@ function machineSpec({ time_s, series }, [panel, title, note, of = ""]) {
   for (const [i, { name, peak }] of shown.entries()) {
     // Of many lines the bands would cover each other.
     if (peak === null || shown.length > 4) continue;
-    lines.push({ name: `${name}, peak`, isHidden: true, colour: () => colourOf(i), width: 0 });
+    lines.push({ name: `${name}, peak`, isHidden: () => true, colour: () => colourOf(i), width: 0 });
     values.push(withGaps(peak));
     bands.push([lines.length - 1, i, () => faded(colourOf(i), 0.25)]);
   }
   const most = values.slice(1).reduce((x, line) => line.reduce((a, b) => Math.max(a, b ?? 0), x), 0);
-  const limits = [0, panel === "gpu_utilization" ? 100 : most > 0 ? most * 1.08 : 1];
+  const top = panel === "gpu_utilization" ? 100 : 1.08 * Math.max(most, panel === "cpu" ? 100 * Math.round(most / 100) : 0);
+  const limits = [0, top > 0 ? top : 1];
   const id = `${panel.replace("_", "-")}${of === "host" ? "-host" : ""}`;
   return { id, title, note, unit: shown[0].unit, height: 120, lines, bands, limits, values: () => values };
 }
@@ -162,7 +196,11 @@ function machineSpec({ time_s, series }, [panel, title, note, of = ""]) {
 /** A line's value, null where not observed; in a stack what it adds, not where its edge lies. */
 function valueAt(spec, data, line, index) {
   const value = data[line + 1][index];
-  return spec.isStack && line + 2 < data.length ? value - data[line + 2][index] : value;
+  return spec.isStack && value !== null && line + 2 < data.length ? value - data[line + 2][index] : value;
+}
+
+function clocks(times, step) {
+  return times.map((time) => clock(time, step, times[times.length - 1]));
 }
 
 /** Ticks of a vertical axis: in one unit, or on a logarithmic axis each in its own. */
@@ -192,9 +230,10 @@ function cutAt(values, most) {
 function verticalRange(spec, isLog) {
   return (chart, least, most) => {
     if (spec.limits !== undefined) return spec.limits;
-    if (isLog) return most > 0 ? [Math.max(least, most / 1e6) * 0.8, most * 1.3] : [1e-3, 1];
+    if (isLog) return most > 0 ? [Math.max(least, most / 1e6) * 0.8, most * (spec.hasMarks ? (most / Math.max(least, most / 1e6)) ** 0.12 * 1.2 : 1.3)] : [1e-3, 1];
     const top = spec.isStack ? cutAt(chart.data[1], most) : most;
-    return [0, top > 0 ? top * 1.08 : 1];
+    // Above the data there is room for the numbers of epochs.
+    return [0, top > 0 ? top * (spec.hasMarks ? 1.14 : 1.08) : 1];
   };
 }
 
@@ -252,11 +291,11 @@ function drawOutliers(chart, events) {
 function chartWords(spec, data) {
   const format = FORMATS[spec.unit];
   const ranges = [];
-  for (const [i, { name, isHidden }] of spec.lines.entries()) {
-    const values = isHidden ? [] : [...data[0].keys()].map((at) => valueAt(spec, data, i, at)).filter(isKnown);
+  for (const [i, line] of spec.lines.entries()) {
+    const values = line.isHidden?.() ? [] : [...data[0].keys()].map((at) => valueAt(spec, data, i, at)).filter(isKnown);
     if (values.length === 0) continue;
     const [least, most] = [Math.min, Math.max].map((pick) => values.reduce((x, y) => pick(x, y)));
-    ranges.push(`${name} ${format(least)} to ${format(most)}`);
+    ranges.push(`${line.name} ${format(least)} to ${format(most)}`);
   }
   const more = ranges.length > 8 ? `; and ${ranges.length - 8} more` : "";
   return `${spec.title} over time: ${ranges.slice(0, 8).join("; ") || "nothing in this window"}${more}.`;
@@ -266,16 +305,21 @@ function chartWords(spec, data) {
 function addLegend(caption, spec, shades, view, dataNow) {
   const legend = element("span", { class: "legend" });
   const paints = [];
-  const add = (colourNow, ...words) => {
-    const mark = swatch();
-    legend.append(element("span", { class: "entry" }, mark, ...words));
-    paints.push(() => (mark.style.background = colourNow()));
+  const add = (line, value = "") => {
+    const [mark, name] = [swatch(), element("span")];
+    const entry = element("span", { class: "entry" }, mark, name, value);
+    legend.append(entry);
+    paints.push(() => {
+      mark.style.background = line.colour();
+      name.textContent = line.name;
+      entry.hidden = line.isHidden?.() ?? false;
+    });
   };
   const values = spec.lines.map(() => element("span", { class: "value" }));
-  const order = [...spec.lines.keys()].filter((i) => !spec.lines[i].isHidden);
+  const order = [...spec.lines.keys()];
   if (spec.isStack) order.reverse();
-  for (const i of order) add(spec.lines[i].colour, spec.lines[i].name, values[i]);
-  for (const [, words, name] of shades) add(() => faded(colour(name), 0.3), words);
+  for (const i of order) add(spec.lines[i], values[i]);
+  for (const [, name, of] of shades) add({ name, colour: () => faded(colour(of), 0.3) });
   caption.append(legend);
   view.cursorListeners.push((time) => {
     const data = dataNow();
@@ -284,7 +328,10 @@ function addLegend(caption, spec, shades, view, dataNow) {
     const at = spec.isStepped ? lowerBound(times, time, true) - 1 : nearest(times, time);
     for (const [i, value] of values.entries()) {
       const known = isInside ? valueAt(spec, data, i, at) : null;
-      value.textContent = isKnown(known) ? ` ${FORMATS[spec.unit](known)}` : "";
+      const { from } = spec.lines[i];
+      const least = from === undefined || !isKnown(known) ? "" : `${FORMATS[spec.unit](valueAt(spec, data, from, at))} to `;
+      value.textContent = isKnown(known) ? ` ${least}${FORMATS[spec.unit](known)}` : "";
+      value.classList.toggle("range", from !== undefined);
     }
   });
   return () => paints.forEach((paint) => paint());
@@ -295,19 +342,19 @@ function axis(more) {
   return { stroke: () => colour("muted"), font: AXIS_FONT, grid, ticks: { show: false }, ...more };
 }
 
-function plotOptions(spec, view, isLog, width, afterDraw) {
+function plotOptions(spec, view, isLog, width, drawClear, draw) {
   const series = spec.lines.map((line) => ({
     stroke: line.width === 0 ? undefined : line.colour,
     fill: line.opacity === undefined ? undefined : () => faded(line.colour(), line.opacity),
     width: line.width,
-    paths: spec.isStepped ? uPlot.paths.stepped({ align: 1 }) : uPlot.paths.linear(),
+    paths: spec.isStepped ? uPlot.paths.stepped({ align: 1, alignGaps: 1 }) : uPlot.paths.linear(),
     points: { show: false },
   }));
   const times = axis({
     size: 24,
-    space: 70,
+    space: TICK_SPACE,
     incrs: CLOCK_STEPS,
-    values: (_, splits, __, ___, step) => splits.map((split) => clock(split, step, splits[splits.length - 1])),
+    values: (_, splits, __, ___, step) => clocks(splits, step),
   });
   const figures = axis({
     size: GUTTER,
@@ -330,7 +377,7 @@ function plotOptions(spec, view, isLog, width, afterDraw) {
       y: { distr: isLog ? 3 : 1, range: verticalRange(spec, isLog) },
     },
     axes: [times, figures],
-    hooks: { draw: [afterDraw] },
+    hooks: { drawClear, draw },
   };
 }
 
@@ -339,11 +386,11 @@ function addTimeChart(host, spec, view, charts) {
   if (spec.note) caption.append(element("span", { class: "note" }, spec.note));
   const plot = element("div", { class: "plot" });
   host.append(element("figure", { class: "chart", "data-chart": spec.id }, caption, plot));
-  const shades = spec.hasMarks ? SHADES.filter(([kind]) => charts.spans.some((span) => span.kind === kind)) : [];
+  const shades = spec.hasMarks ? SHADES.filter(([kind, words]) => words && charts.spans.some((span) => span.kind === kind)) : [];
   let chart = null;
   const paintLegend = addLegend(caption, spec, shades, view, () => chart.data);
-  const afterDraw = (drawn) => {
-    drawSpans(drawn, charts.spans, spec.hasMarks);
+  const drawBelow = (drawn) => drawSpans(drawn, charts.spans, spec.hasMarks);
+  const drawAbove = (drawn) => {
     if (spec.hasMarks) drawOutliers(drawn, charts.events);
     if (spec.isStack) drawCut(drawn);
   };
@@ -352,7 +399,7 @@ function addTimeChart(host, spec, view, charts) {
       view.detach(chart.over);
       chart.destroy();
     }
-    chart = new uPlot(plotOptions(spec, view, isLog, plot.clientWidth, afterDraw), spec.values(), plot);
+    chart = new uPlot(plotOptions(spec, view, isLog, plot.clientWidth, [drawBelow], [drawAbove]), spec.values(), plot);
     chart.ctx.canvas.setAttribute("role", "img");
     view.attach(chart.over);
   };
@@ -387,7 +434,7 @@ function drawTimeCharts(charts, view, whole) {
   const columns = () => {
     const width = Math.max(COLUMN, host.clientWidth - GUTTER - RIGHT);
     const key = `${view.from} ${view.to} ${width}`;
-    if (kept.key !== key) kept = { key, columns: columnsOf(steps, view, width) };
+    if (kept.key !== key) kept = { key, columns: columnsOf(steps, charts.spans, view, width) };
     return kept.columns;
   };
   const specs = steps === null ? [] : [stepTimeSpec, partsSpec, waitSpec].map((make) => make(charts, columns));

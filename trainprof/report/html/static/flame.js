@@ -1,12 +1,12 @@
 // The flame graph of the stack samples, which analysis/charts/stack_samples.py adds up.
 
 const [FLAME_ROW, FLAME_MOST_FUNCTIONS] = [20, 20];
-const FLAME_TIMES = { self: "Self time", total: "Total time", late: "Met late" };
+const FLAME_TIMES = { self: "Self time", total: "Total time", late: "Sampled late" };
 const FLAME_THREADS = { training: "Training thread", workers: "Loader workers", main: "Main thread" };
 const FLAME_PHASES = { loop: (key) => key !== "startup" && key !== "shutdown", all: () => true };
 // Frames without a place, which stand for others.
 const FLAME_NOTES = {
-  "met late": "These samples came late: their time may be of lines before this.",
+  "sampled late": "These samples came late: their time may be of lines before this.",
   "line unknown": "These samples came late: they met another phase.",
   "...": "Of a deep stack both ends are recorded: calls between them may be missing.",
   "rarer calls": "Calls below this frame that few samples met.",
@@ -78,7 +78,7 @@ function flameFrames(pairs) {
     const hue = line && 1 + Math.round((hash * 137.508) % 359);
     const short = `${name === "<module>" ? module : name}${line ? `:${line}` : ""}`;
     const text = `${name}\n${place}`.toLowerCase();
-    const isLate = place === "" && ["met late", "line unknown"].includes(name);
+    const isLate = place === "" && ["sampled late", "line unknown"].includes(name);
     return { name, place, id: ids.get(key), hue, text, isLate, labels: [`${name}  ${place}`, short] };
   });
 }
@@ -108,7 +108,7 @@ class FlameGraph {
     this.search.addEventListener("input", () => this.find());
     const controls = Object.entries({ Thread: this.thread, Phase: this.phase, Search: this.search });
     const parts = controls.map(([text, control]) => element("label", {}, `${text} `, control));
-    return [element("div", { class: "flame-controls" }, ...parts, this.found), this.path];
+    return [element("div", { class: "flame-controls" }, ...parts, this.path, this.found)];
   }
 
   graph() {
@@ -139,6 +139,7 @@ class FlameGraph {
     });
     const [name, place] = ["Function", "Most of it at"].map((text) => element("th", { scope: "col" }, text));
     const head = element("tr", {}, name, ...this.heads.map(([, th]) => th), place);
+    this.heads[2][1].title = "Samples that came late: their time may be of lines before.";
     const attributes = { class: "flame-table", tabindex: "0", role: "region", "aria-label": "Functions" };
     return element("div", attributes, element("table", {}, element("thead", {}, head), this.rows));
   }
@@ -162,7 +163,7 @@ class FlameGraph {
     const { late, samples, total } = this.root;
     const notes = [`Width is time, estimated from ${counted(samples, "stack sample")}.`];
     if (late) notes.push(`${percent(late / total)} came late (dashed): that time may be of earlier lines.`);
-    this.note.textContent = `${notes.join(" ")} Torch counts for the line that calls it. Libraries are grey.`;
+    this.note.textContent = `${notes.join(" ")} Time in torch counts for the line that calls it. Libraries are grey.`;
     this.zoom(this.root);
   }
 
@@ -281,15 +282,18 @@ class FlameGraph {
   }
 
   showTable(column = this.column ?? "self") {
-    this.column = column;
-    const functions = flameFunctions(this.top, this.frames).sort((a, b) => b[column] - a[column]);
+    const hasLate = this.top.late >= 0.02 * this.top.total;
+    this.column = column === "late" && !hasLate ? "self" : column;
+    const functions = flameFunctions(this.top, this.frames).sort((a, b) => b[this.column] - a[this.column]);
     const time = (spent) => (spent ? `${seconds(spent)} (${percent(spent / this.top.total)})` : "");
     const rows = functions.slice(0, FLAME_MOST_FUNCTIONS).map(({ name, place, self, total, late }) => {
       const times = [self, total, late].map((spent) => element("td", { class: "number" }, time(spent)));
+      times[2].hidden = !hasLate;
       return element("tr", {}, element("td", {}, name), ...times, element("td", {}, place));
     });
     this.rows.replaceChildren(...rows);
-    for (const [key, head] of this.heads) head.ariaSort = key === column ? "descending" : "none";
+    this.heads[2][1].hidden = !hasLate;
+    for (const [key, head] of this.heads) head.ariaSort = key === this.column ? "descending" : "none";
   }
 }
 

@@ -1,6 +1,7 @@
 // Rows of bins on the window's axis, and the first picture of them: load of cores and GPUs.
 
 const UNKNOWN_PERCENT = 255;
+const TIMES_HEIGHT = 18;
 
 /** Mean of the known percents of a row in bins [first, last); null where none is known. */
 function knownMean(row, [first, last]) {
@@ -12,6 +13,18 @@ function knownMean(row, [first, last]) {
     n++;
   }
   return n > 0 ? sum / n : null;
+}
+
+/** Writes the times of the window below rows, as below the charts. */
+function drawTimes(context, view, width, y) {
+  const least = ((view.to - view.from) * TICK_SPACE) / width;
+  const step = CLOCK_STEPS.find((each) => each >= least) ?? CLOCK_STEPS[CLOCK_STEPS.length - 1];
+  const times = [];
+  for (let i = Math.ceil(view.from / step); i * step <= view.to; i++) times.push(i * step);
+  context.textAlign = "center";
+  for (const [i, words] of clocks(times, step).entries()) {
+    context.fillText(words, ((times[i] - view.from) / (view.to - view.from)) * width, y);
+  }
 }
 
 /**
@@ -28,6 +41,7 @@ function drawRows(host, view, picture) {
   const rows = element("div", { class: "time-rows" }, canvas, area);
   area.style.left = `${GUTTER}px`;
   area.style.right = `${RIGHT}px`;
+  area.style.bottom = `${TIMES_HEIGHT}px`;
   const caption = element("figcaption", {}, element("h3", {}, picture.title), picture.legend);
   host.append(element("figure", { class: "chart", "data-chart": picture.id }, caption, rows));
   view.attach(area);
@@ -42,7 +56,7 @@ function drawRows(host, view, picture) {
   });
   area.addEventListener("pointerleave", hideTip);
   const draw = () => {
-    const context = sizedContext(canvas, rows.clientWidth, names.length * rowHeight);
+    const context = sizedContext(canvas, rows.clientWidth, names.length * rowHeight + TIMES_HEIGHT);
     Object.assign(context, { font: AXIS_FONT, textBaseline: "middle", textAlign: "right", fillStyle: colour("muted") });
     const every = Math.ceil(12 / rowHeight);
     for (let i = 0; i < names.length; i += every) {
@@ -50,6 +64,7 @@ function drawRows(host, view, picture) {
     }
     context.translate(GUTTER, 0);
     const width = Math.max(1, Math.floor(rows.clientWidth - GUTTER - RIGHT));
+    drawTimes(context, view, width, names.length * rowHeight + TIMES_HEIGHT / 2 + 2);
     const timeAt = (x) => view.timeAt(x / width);
     picture.paint(context, Array.from({ length: width }, (_, x) => picture.bins(timeAt(x), timeAt(x + 1))));
     canvas.setAttribute("aria-label", `${picture.title} over time: ${picture.label(shown())}.`);
@@ -88,7 +103,7 @@ function drawHeatmap(charts, view) {
   if (host === null || names.length === 0) return;
   const { time_s, cores } = charts.machine;
   const rows = Object.values(cores);
-  const rowHeight = Math.max(7, Math.min(16, Math.floor(360 / names.length)));
+  const rowHeight = Math.max(7, Math.min(20, Math.floor(360 / names.length)));
   const bar = element("canvas", { role: "img", "aria-label": "Colours from 0 to 100 percent" });
   const load = (mean) => (mean === null ? NOT_MEASURED : `${fixed(mean, 0)} %`);
   drawRows(host, view, {

@@ -2,8 +2,8 @@
 
 const LANE_HEIGHT = 20;
 const LANE_KINDS = [
-  ["good", "prepares a batch"],
-  ["bad", "blocked in it: storage, sleep, lock or no free core"],
+  ["key-forward", "prepares a batch"],
+  ["key-data_wait", "blocked in it: storage, sleep, lock or no free core"],
   ["line", "idle"],
 ];
 const UNSPLIT_LANE = ["accent", "prepares a batch, running or blocked"];
@@ -18,14 +18,14 @@ function laneWords(name, lane, bins) {
 }
 
 function paintLane(context, lane, columns, bottom) {
-  const [good, bad, idle, unsplit] = ["good", "bad", "line", "accent"].map(colour);
+  const [own, blocked, idle, unsplit] = ["key-forward", "key-data_wait", "line", "accent"].map((name) => colour(name));
   const height = LANE_HEIGHT - 4;
   for (const [x, bins] of columns.entries()) {
     const mean = knownMean(lane.running, bins);
     if (mean === null) continue;
     const running = (height * mean) / 100;
     const busy = Math.min(height, running + (height * (knownMean(lane.blocked, bins) ?? 0)) / 100);
-    for (const [fill, top] of [[idle, height], [bad, busy], [lane.is_split ? good : unsplit, running]]) {
+    for (const [fill, top] of [[idle, height], [blocked, busy], [lane.is_split ? own : unsplit, running]]) {
       context.fillStyle = fill;
       context.fillRect(x, bottom - top, 1, top);
     }
@@ -41,7 +41,8 @@ function drawLanesOf(loader, host, charts, view) {
   const kinds = lanes.every((lane) => lane.is_split) ? LANE_KINDS : [...LANE_KINDS, UNSPLIT_LANE];
   const marks = kinds.map(() => swatch());
   const entries = kinds.map(([, words], i) => element("span", { class: "entry" }, marks[i], words));
-  const title = `Workers of the loader at ${place}`;
+  const role = charts.roles[loader];
+  const title = `Workers of the loader at ${place}${role ? `, used for ${role}` : ""}`;
   const scroll = element("div", { class: "scroll lanes", tabindex: "0", role: "group", "aria-label": title });
   host.append(scroll);
   const binAt = (time) => Math.max(0, Math.min(edges.length - 1, lowerBound(edges, time, true)) - 1);

@@ -93,10 +93,14 @@ function describeSteps(charts, view) {
   const grown = parts
     .filter((part) => part.key !== null && part.here - part.all > 0.05 * meanOfAll)
     .sort((a, b) => b.here - b.all - (a.here - a.all));
+  // Where most parts took longer by the same factor, none of them is what made the difference.
+  const mean = sumOf(steps.total_s, first, last) / n;
+  const near = parts.filter(({ here, all }) => Math.abs(Math.log((here * meanOfAll) / (all * mean))) < Math.log(1.25));
+  const isAlike = grown.length > 0 && grown[0].here - grown[0].all < 0.6 * (mean - meanOfAll) && near.length > parts.length / 2;
   return {
     n,
     numbers: [steps.first[first] + 1, steps.first[last - 1] + steps.count[last - 1]],
-    mean: sumOf(steps.total_s, first, last) / n,
+    mean,
     meanOfAll,
     median: quantile(times, 0.5),
     p95: quantile(times, 0.95),
@@ -104,11 +108,11 @@ function describeSteps(charts, view) {
     outliers: sumOf(steps.outliers, first, last),
     isAbout: steps.per_bin > 1,
     parts,
-    grown: grown[0] ?? null,
+    grown: isAlike ? null : (grown[0] ?? null),
   };
 }
 
-function headline(description, view, whole) {
+function headline(description, view, whole, hasWarmUp) {
   const digits = (view.to - view.from) / 1000;
   const span = view.isWhole
     ? `${whole[0].toUpperCase()}${whole.slice(1)}, ${seconds(view.to - view.from)}`
@@ -116,11 +120,14 @@ function headline(description, view, whole) {
   if (description === null) return `${span}: no steps.`;
   const { n, mean, meanOfAll, grown } = description;
   const compared = view.isWhole ? "" : ` (${seconds(meanOfAll)} in ${whole})`;
-  const words = `${span}: ${counted(n, "step")}, mean ${seconds(mean)}${compared}.`;
+  // The figures at the top of the page are without it.
+  const words = `${span}${hasWarmUp ? ", with warm-up" : ""}: ${counted(n, "step")}, mean ${seconds(mean)}${compared}.`;
   if (view.isWhole || grown === null) return words;
-  const change = comparedWords(grown.here, grown.all);
+  const [by, added] = [grown.here - grown.all, mean - meanOfAll];
+  // Others may have become shorter.
+  const of = by <= added ? ` of the ${seconds(added)} more` : " a step";
   const label = `${grown.label[0].toUpperCase()}${grown.label.slice(1)}`;
-  return `${words} ${label}: ${change}${change.endsWith("more") ? ` than in ${whole}` : ""}.`;
+  return `${words} ${label} adds ${seconds(by)}${of}.`;
 }
 
 function table(caption, heads, rows) {
@@ -183,9 +190,29 @@ function eventCounts(events, indices, place) {
   return `${place}: ${words.join(", ") || "no outliers, slow fetches, syncs or pauses"}.`;
 }
 
+/** Labels of events with the base names of files, of those whose name no other file has. */
+function shortLabels(labels) {
+  const folders = new Map();
+  const parts = labels.map((label) => /^(.* at |)([^:]*[\\/]|)([^\\/:]+)(?=:\d)/s.exec(label));
+  for (const [, , folder, file] of parts.filter(Boolean)) {
+    folders.set(file, (folders.get(file) ?? new Set()).add(folder));
+  }
+  return labels.map((label, i) => {
+    const [, before, folder, file] = parts[i] ?? [];
+    return folders.get(file)?.size === 1 ? before + label.slice(before.length + folder.length) : label;
+  });
+}
+
+/** Without waits that are a slow fetch of the training process itself: it has the same step and time. */
+function withoutRepeated({ kinds, kind, step, seconds: took }, indices) {
+  const is = (i, name) => kinds[kind[i]] === name;
+  const fetches = new Map(indices.filter((i) => is(i, "slow fetch")).map((i) => [step[i], took[i]]));
+  return indices.filter((i) => !is(i, "slow batch") || !(Math.abs(fetches.get(step[i]) / took[i] - 1) < 0.02));
+}
+
 /** The longest events, of each kind at most its share of the rows. */
-function longestOf(events, indices) {
-  const most = Math.ceil(SHOWN_EVENTS / new Set(indices.map((i) => events.kind[i])).size);
+function longestOf(events, indices, isWhole) {
+  const most = Math.min(isWhole ? 3 : SHOWN_EVENTS, Math.ceil(SHOWN_EVENTS / new Set(indices.map((i) => events.kind[i])).size));
   const numbers = new Map();
   const shown = indices.filter((i) => {
     const number = (numbers.get(events.kind[i]) ?? 0) + 1;
@@ -197,18 +224,21 @@ function longestOf(events, indices) {
 
 function eventsTable({ events, labels }, indices, view) {
   const digits = (view.to - view.from) / 1000;
-  const shown = longestOf(events, indices);
+  const distinct = withoutRepeated(events, indices);
+  const shown = longestOf(events, distinct, view.isWhole);
+  const short = shortLabels(events.labels);
   const rows = shown.map((i) => {
     const kind = events.kinds[events.kind[i]];
     const label = events.labels[events.label[i]] ?? "";
     // An outlier's is the part that grew most.
-    const words = kind === "outlier" ? `${labels[label] ?? label} grew most` : label;
+    const words = kind === "outlier" ? `${labels[label] ?? label} grew most` : short[events.label[i]] ?? "";
     const step = events.step[i] < 0 ? "" : count(events.step[i] + 1);
     const name = (EVENT_NAMES[kind] ?? [kind])[0];
-    return row(name, clock(events.start_s[i], digits), seconds(events.seconds[i]), step, words);
+    const where = element("span", { title: label }, words);
+    return row(name, clock(events.start_s[i], digits), seconds(events.seconds[i]), step, where);
   });
-  const more = indices.length - shown.length;
-  const caption = more > 0 ? `The longest of each kind, without ${count(more)} others` : "What took long";
+  const more = distinct.length - shown.length;
+  const caption = more > 0 ? `The longest of each kind (${count(more)} more)` : "What took long";
   return table(caption, ["What", "at", "took", "step", "where"], rows);
 }
 
@@ -227,7 +257,8 @@ function drawWindowTable(charts, view, whole) {
     const description = describeSteps(charts, view);
     const indices = eventsIn(charts.events, view);
     Object.assign(host.dataset, { from: view.from, to: view.to, steps: description?.n ?? 0 });
-    const said = headline(description, view, whole);
+    const hasWarmUp = charts.spans.some(({ kind, end_s }) => kind === "warmup" && end_s > view.from);
+    const said = headline(description, view, whole, hasWarmUp);
     if (words.textContent !== said) words.textContent = said;
     body.replaceChildren();
     const place = view.isWhole ? `In ${whole}` : "Here";

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
+from support.browser import OpenPage, assert_accessible
 
 from trainprof.analysis.summary.charts import MET_LATE, Stacks
 
@@ -36,7 +35,7 @@ STACKS = [
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> Iterator[Page]:
+def page(open_page: OpenPage, tmp_path: Path) -> Page:
     static = files("trainprof.report.html").joinpath("static")
     scripts = "".join(static.joinpath(name).read_text() for name in ("base.js", "flame.js"))
     labels = {"other": "Python in the loop", "forward": "forward", "fetch": "preparing a batch"}
@@ -46,17 +45,10 @@ def page(tmp_path: Path) -> Iterator[Page]:
         f"<!doctype html><html lang=en><meta charset=utf-8><title>page</title><style>{style}"
         "</style><main><h1>Run</h1><div id=flame></div></main>"
         f"<script type=application/json id=charts>{payload.replace('<', chr(92) + 'u003c')}"
-        f'</script><script>(() => {{"use strict";{scripts} drawFlame(readPayload()); }})()</script>'
+        f'</script><script>(() => {{"use strict";{scripts} drawFlame(readPayload());'
+        "window.trainprofReady = true; })()</script>"
     )
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
-        )
-        page = browser.new_page(viewport={"width": 1000, "height": 800})
-        page.on("pageerror", lambda error: pytest.fail(str(error)))
-        page.goto((tmp_path / "page.html").as_uri())
-        yield page
-        browser.close()
+    return open_page(tmp_path / "page.html", width=1000)
 
 
 def rows(page: Page) -> list[list[str]]:
@@ -107,5 +99,4 @@ def test_keys_reach_every_frame(page: Page) -> None:
     assert after("ArrowRight", "ArrowLeft", "ArrowDown").startswith(MARKUP)
     assert "(25 %)" in after("ArrowUp", "Enter", "ArrowDown")
     assert after("Escape").startswith("Training thread, Total time 10.0 s (100 %)")
-    axe = Axe().run(page)
-    assert [violation["id"] for violation in axe.response["violations"]] == []
+    assert_accessible(page)
