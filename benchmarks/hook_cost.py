@@ -1,6 +1,7 @@
 """What each hook adds to the call it wraps: `python benchmarks/hook_cost.py`.
 
 Every call is timed bare and under all probes of a default run, the least of interleaved repeats.
+With TRAINPROF_PURE_PYTHON=1 the hooks are those in Python.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from trainprof.inside.session import Session
 from trainprof.record.event_log import EventLog
 
 REPEATS = 9
+# In the first ones findings sample module calls and steps.
+SAMPLED_STEPS = 200
 
 
 class Empty(nn.Module):
@@ -118,7 +121,10 @@ def main() -> None:
             _time(subjects, bare)
             session = Session(log, cwd=os.getcwd())
             session.attach(torch, default_probes())
-            _time(calls(), hooked)
+            attached = calls()
+            for _ in range(SAMPLED_STEPS):
+                attached["a whole training step"][0]()
+            _time(attached, hooked)
             session.detach()
     print(f"{'':40}{'bare':>10}{'hooked':>10}{'added':>10}   ns a call")
     for name in subjects:

@@ -1,10 +1,13 @@
 """What the probes add to a step of 0.2 to 0.3 ms: blocks of steps with and without, in turn.
 
-    python benchmarks/step_cost.py [--pairs 60] [--without PROBE ...]
+    python benchmarks/step_cost.py [--rounds 60] [--without PROBE ... | --only PROBE ...]
 
 All in one process, so that a machine whose clock wanders is compared with itself a tenth of a
-second before and after. What goes on in other processes and at the ends of a run is not in it:
-overhead.py tells that. Printed are medians over pairs, with the quartiles.
+second before and after: each round has a block without probes, one with them in C, and one with
+their twins in Python. What goes on in other processes and at the ends of a run is not in it:
+overhead.py tells that. Compared are the fast steps of a block (the first quartile), which other
+programs disturb least, with those of the blocks before and after. Printed are medians over rounds,
+with their quartiles.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -30,41 +32,49 @@ from trainprof.inside.catalogue import default_probes
 from trainprof.inside.session import Session
 from trainprof.inside.spans import fetch_usage
 from trainprof.record.event_log import EventLog
+from trainprof.record.hot import PURE_PYTHON
 
-STEPS = 300
-# Whatever a step does for the first time comes before.
-WARM_UP = 40
+STEPS = 420
+# What a step does for the first time comes before, and the samples that findings take of 192 steps.
+WARM_UP = 220
 BATCH = 32
+
+
+BARE, IN_C, TWINS = "without", "in C", "in Python"
 
 
 def main() -> None:
     names = [probe.name for probe in default_probes()]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--without", nargs="*", default=[], choices=names)
+    parser.add_argument("--only", nargs="*", default=names, choices=names)
     arguments = parser.parse_args()
+    chosen = set(arguments.only) - set(arguments.without)
     torch.manual_seed(0)
     torch.set_num_threads(1)
     # Of a long run: it is asked rarely what fetches take of the machine.
-    fetch_usage.QUICK_AFTER = 0  # type: ignore[misc]
+    fetch_usage.MANY_AFTER = 0  # type: ignore[misc]
     task = Task()
-    added, ratios, bare = [], [], [task.step_us()]
+    blocks: dict[str, list[float]] = {BARE: [task.fast_step_us()], IN_C: [], TWINS: []}
+    ratios: dict[str, list[float]] = {IN_C: [], TWINS: []}
     with tempfile.TemporaryDirectory() as directory:
-        log = EventLog(directory, role="script")
-        for _ in range(arguments.pairs):
-            session = Session(log, cwd=os.getcwd())
-            chosen = [probe for probe in default_probes() if probe.name not in arguments.without]
-            session.attach(torch, chosen)
-            hooked = task.step_us()
-            session.detach()
-            bare.append(task.step_us())
-            around = (bare[-2] + bare[-1]) / 2
-            added.append(hooked - around)
-            ratios.append(hooked / around)
+        for _ in range(arguments.rounds):
+            for which in ratios:
+                os.environ[PURE_PYTHON] = str(int(which == TWINS))
+                session = Session(EventLog(directory, role="script"), cwd=os.getcwd())
+                session.attach(torch, [x for x in default_probes() if x.name in chosen])
+                hooked = task.fast_step_us()
+                session.detach()
+                blocks[BARE].append(task.fast_step_us())
+                ratios[which].append(2 * hooked / sum(blocks[BARE][-2:]))
     print(f"{os.cpu_count()} cores, python {sys.version.split()[0]}, torch {torch.__version__}")
-    print(f"a step without  {statistics.median(bare):8.1f} us")
-    print(f"added           {quartiles(added, '8.1f')} us")
-    print(f"ratio           {quartiles(ratios, '8.3f')}")
+    step = min(blocks[BARE])
+    print(f"a step {BARE}: {step:.1f} us at the least, {statistics.median(blocks[BARE]):.1f} us")
+    for which, values in ratios.items():
+        low, middle, high = statistics.quantiles(values, n=4)
+        added = (middle - 1) * step
+        print(f"{which:10} {middle:.3f} x ({low:.3f} to {high:.3f}), {added:5.1f} us added")
 
 
 class Task:
@@ -76,8 +86,8 @@ class Task:
         self._batches = [list(range(at, at + BATCH)) for at in range(0, samples, BATCH)]
         self._model = nn.Sequential(nn.Linear(BATCH, 64), nn.ReLU(), nn.Linear(64, 10))
 
-    def step_us(self) -> float:
-        """Trains for a while; returns the median time of a step."""
+    def fast_step_us(self) -> float:
+        """Trains for a while; returns the first quartile of a step's time."""
         gc.collect()
         loader = DataLoader(self._data, batch_sampler=self._batches)
         optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
@@ -91,12 +101,7 @@ class Task:
             optimizer.step()
             loss.item()
         taken = [after - before for before, after in itertools.pairwise(stamps)]
-        return statistics.median(taken[WARM_UP:]) / 1000
-
-
-def quartiles(values: Sequence[float], form: str) -> str:
-    low, middle, high = statistics.quantiles(values, n=4)
-    return f"{middle:{form}}   ({low:{form}} to {high:{form}})"
+        return statistics.quantiles(taken[WARM_UP:], n=4)[0] / 1000
 
 
 if __name__ == "__main__":

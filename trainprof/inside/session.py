@@ -8,20 +8,30 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import perf_counter_ns
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from trainprof.inside.device.accelerator import Accelerator
 from trainprof.inside.limits.limit import Limit
 from trainprof.inside.patching.call_site import CallSites
-from trainprof.inside.patching.patcher import HookPointMissing, Patcher, let_dynamo_skip
+from trainprof.inside.patching.patcher import (
+    HookPointMissing,
+    InC,
+    Patcher,
+    Wrapped,
+    let_dynamo_skip,
+)
 from trainprof.inside.signals import ModuleCall, Signal
 from trainprof.record.event_log import EventLog
+from trainprof.record.hot import compiled
 from trainprof.record.notes import NUMBER, Note, record_of
 from trainprof.record.schema import Topic
+
+Clock = Callable[[], int]
 
 if TYPE_CHECKING:
     from trainprof.inside.stacks.early import EarlySample
 
+_COMPILING: Final = "_is_compiling_flag"
 # Number of weak references at which dead ones are dropped first.
 KEPT_AT_FIRST = 64
 
@@ -55,6 +65,7 @@ class Session:
         threads_set_at: Site that last set torch's number of threads; 0 without one, or if it was
             not set in this worker.
         is_compiling: Returns whether torch.compile is tracing: it must not trace our code.
+        compiler_names: Names of the module whose flag `is_compiling` returns; None if unknown.
         early_stacks: Stack samples of the main thread until torch's import; None if not sampled.
         inspection_ns: Time that probes took to inspect loaders and calls, besides their records.
         begun_in: The run's first working directory, None if unknown. Paths are relative to it in
@@ -92,6 +103,7 @@ class Session:
         self.emit = log.emit
         self.sites = CallSites(log, cwd)
         self.is_compiling: Callable[[], bool] = lambda: False
+        self.compiler_names: dict[str, Any] | None = None
         self.options = options or {}
         begun_in = self.options.get("cwd", cwd)
         self.begun_in = begun_in if isinstance(begun_in, str) else None
@@ -111,6 +123,8 @@ class Session:
             let_dynamo_skip(function, and_all_below=True)
         compiler = getattr(torch, "compiler", None)
         self.is_compiling = getattr(compiler, "is_compiling", self.is_compiling)
+        names = getattr(compiler, "__dict__", {})
+        self.compiler_names = names if type(names.get(_COMPILING)) is bool else None
         for probe in probes:
             patcher = Patcher(probe.name, self._probe_failed, self.unavailable)
             self._patchers.append(patcher)
@@ -120,6 +134,61 @@ class Session:
                 self.unavailable(probe.name, str(missing))
             except Exception as error:
                 patcher.fail(error)
+
+    def in_c(
+        self,
+        hook: str,
+        *given: Any,
+        clocks: tuple[Clock, Clock] | None = None,
+        kind: int = 0,
+        flags: int = 0,
+        limit: int = 0,
+    ) -> InC | None:
+        """Returns a maker of wrappers with a hook of record/_hot.c, which needs what is given.
+
+        `clocks` are read at the begin and end of a call. None if there are only the twins in
+        Python.
+        """
+        hot, recorder = compiled(), self.emit
+        if hot is None or type(recorder) is not hot.Recorder or self.compiler_names is None:
+            return None
+        both = clocks or (self.now, self.now)
+
+        def make(original: Wrapped, twin: Wrapped) -> Any:
+            more = {"kind": kind, "flags": flags, "limit": limit}
+            return hot.Wrapper(hook, original, twin, recorder, *both, given, **more)
+
+        return make
+
+    def timed_in_c(
+        self,
+        kind: int,
+        now: Clock,
+        *,
+        while_compiling: bool = False,
+        outside: tuple[Any, set[int]] | None = None,
+        is_grad_enabled: Callable[[], bool] | None = None,
+        site: Callable[[], int] | None = None,
+        before: Signal[Any] | None = None,
+        after: Signal[Any] | None = None,
+        then: tuple[Callable[[], bool], Signal[Any]] | None = None,
+    ) -> InC | None:
+        """Returns `in_c` with the hook that records each call.
+
+        Args:
+            kind: Of the records.
+            now: The clock.
+            while_compiling: Records calls while torch.compile traces, too.
+            outside: The thread inside an outermost call, and other threads: not recorded in these.
+            is_grad_enabled: Records ForwardFlag.GRAD by it.
+            site: Returns the site of the records.
+            before: The twin makes the call if this signal has watchers.
+            after: Called after each call.
+            then: A test after each call, and the signal called if it is true.
+        """
+        names = None if while_compiling else self.compiler_names
+        given = names, *(outside or (None, None)), is_grad_enabled, site, before, after
+        return self.in_c("timed", *given, *(then or (None, None)), clocks=(now, now), kind=kind)
 
     def unavailable(self, probe: str, reason: str) -> None:
         self.log.note(Topic.PROBE_UNAVAILABLE, {"probe": probe, "reason": reason})

@@ -18,8 +18,10 @@ import time
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from types import FunctionType
+from typing import Any, Final
 
+from trainprof.record.hot import compiled
 from trainprof.record.log_chunk import (
     END_BYTES,
     FIRST_CHUNK_BYTES,
@@ -82,7 +84,7 @@ class EventLog:
         self.preamble: list[tuple[int, int, int, int]] = []
         self.path: str | None = None
         self.is_open = False
-        self.emit, self.emit_of, self._write_bytes, *acts = writer_of(self)
+        self.emit, self.emit_of, self._write, self._write_bytes, *acts = writer_of(self)
         self.begin_end, self.trim, self._reset = acts
 
     @property
@@ -131,7 +133,7 @@ class EventLog:
         now = time.perf_counter_ns()
         place = (line >> 16 & 0xFF, line & 0xFFFF, function)
         with contextlib.suppress(struct.error):
-            self._write_bytes(RECORD.pack(Kind.LINE, *place, now, now + total_ns, hits))
+            self._write(Kind.LINE, *place, now, now + total_ns, hits)
 
     def remember(self, kind: Kind, start_ns: int, end_ns: int, value: int = 0) -> None:
         """Keeps a record until another one opens the log."""
@@ -169,6 +171,7 @@ class EventLog:
             "python": sys.version.split()[0],
             "argv0": _argv0(),
             "rank": os.environ.get("RANK"),
+            "in_c": type(self.emit) is not FunctionType,
         }
         text = json.dumps(metadata, ensure_ascii=True).encode("ascii")
         return (HEADER_PREFIX.pack(MAGIC, SCHEMA_VERSION, len(text)) + text).ljust(
@@ -235,18 +238,19 @@ def _is_raised_deeper(error: BaseException) -> bool:
 Emit = Callable[..., None]
 _Act = Callable[[], None]
 _Room = mmap.mmap | bytearray
+# write(kind, flags, thread, site, start, end, value)
+_Write = Callable[..., None]
 
 
-def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act, _Act, _Act]:
-    """Returns the functions that share one cursor; a closure is Python's fastest state.
+def writer_of(
+    log: EventLog,
+) -> tuple[Emit, Emit, _Write, Callable[[bytes], None], _Act, _Act, _Act]:
+    """Returns the functions that write to one log.
 
     They are a plain tuple: this module may be imported while Ctrl-C ends Python, and a NamedTuple's
     exec() then loses the exit status.
     """
-    pack_into = NATIVE_RECORD.pack_into
     threads: dict[int, int] = {}
-    # Nearly all records are of one thread: a comparison takes half the time of a dict lookup.
-    first_thread = first_number = 0
     next_thread = itertools.count().__next__
     chunk: Chunk | None = None
     unreleased: list[Chunk] = []
@@ -255,40 +259,22 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
     stopped = 0
     # At the process's end: file size up to which it writes without checking the disk.
     is_ending, end_of_end = False, 0
-    growing, placing = threading.Lock(), threading.Lock()
+    has_first_thread = False
+    growing = threading.Lock()
     # Records emitted while the log grows: waiting could deadlock a signal handler.
     late: deque[bytes] = deque()
-    # The chunk being filled and the offset of its next record, read and set in one line: Python
-    # switches threads and runs signal handlers only at calls and between lines.
-    buffer: _Room = bytearray()
-    offset = 0
-
-    def emit(
-        kind: int, start_ns: int, end_ns: int, site: int = 0, value: int = 0, flags: int = 0
-    ) -> None:
-        nonlocal offset
-        room, at, offset = buffer, offset, offset + RECORD_BYTES
-        try:
-            thread = get_ident()
-            number = first_number if thread == first_thread else threads[thread]
-            pack_into(room, at, kind, flags, number, site, start_ns, end_ns, value)
-            return
-        except _REFUSED as error:
-            if _is_raised_deeper(error):
-                raise
-        emit_slowly(kind, start_ns, end_ns, site, value, flags)
 
     def emit_slowly(
-        kind: int, start: int, end: int, site: int = 0, value: int = 0, flags: int = 0
+        kind: int, start_ns: int, end_ns: int, site: int = 0, value: int = 0, flags: int = 0
     ) -> None:
         try:
             if stopped:
-                use_buffer(buffer, 0)  # later records take the fast path until the buffer is full
+                use_buffer(take()[0], 0)  # later ones take the fast path until the buffer is full
                 return
             thread = threads.get(get_ident())
             if thread is None:
                 thread = enter_thread()
-            write_bytes(RECORD.pack(kind, flags, thread, site, start, end, value))
+            write_bytes(RECORD.pack(kind, flags, thread, site, start_ns, end_ns, value))
         except _REFUSED as error:
             if comes_from_signal_handler(error):
                 raise
@@ -299,13 +285,17 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
         try:
             number = threads.get(thread)
             if number is not None and not stopped:
-                write_bytes(RECORD.pack(kind, flags, number, site, start, end, value))
+                write(kind, flags, number, site, start, end, value)
         except _REFUSED as error:
             if comes_from_signal_handler(error):
                 raise
 
+    def write(*fields: int) -> None:
+        if not put(*fields):
+            write_bytes(RECORD.pack(*fields))
+
     def enter_thread() -> int:
-        nonlocal first_thread, first_number
+        nonlocal has_first_thread
         number = threads[get_ident()] = min(next_thread(), _MAX_THREADS)
         is_main = threading.main_thread().ident == get_ident()
         native = threading.get_native_id()
@@ -315,14 +305,10 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
         except BaseException:  # from a signal handler: the next record enters the thread again
             del threads[get_ident()]
             raise
-        if not first_thread:
-            first_number, first_thread = number, get_ident()
+        if not has_first_thread:
+            has_first_thread = True
+            enter_first(get_ident(), number)
         return number
-
-    def take() -> tuple[_Room, int]:
-        nonlocal offset
-        room, at, offset = buffer, offset, offset + RECORD_BYTES
-        return room, at
 
     def write_bytes(record: bytes) -> None:
         while not stopped:
@@ -336,7 +322,7 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
                     write_late()
                 return
             try:
-                if buffer is room:
+                if take()[0] is room:
                     grow()
             finally:
                 growing.release()
@@ -418,20 +404,13 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
             return
         try:
             # Threads that still hold the buffer write before this offset.
-            used = min(drop_buffer(), chunk.size)
+            used = min(use_buffer(bytearray(), 0), chunk.size)
             if log.path is not None and chunk.is_cut(log.path, used):
                 size = chunk.offset + chunk.size
             release()
         finally:
             growing.release()
         write_late()
-
-    def drop_buffer() -> int:
-        """Drops the buffer, so that the next record grows the log; returns where records ended."""
-        nonlocal buffer, offset
-        nothing = bytearray()
-        used, buffer, offset = offset, nothing, 0
-        return used
 
     def write_known_texts() -> None:
         log.is_open = True  # first: define() writes later texts itself
@@ -442,40 +421,86 @@ def writer_of(log: EventLog) -> tuple[Emit, Emit, Callable[[bytes], None], _Act,
             emit_slowly(kind, start, end, 0, value, 0)
 
     def reset() -> None:
-        nonlocal size, stopped, is_ending, end_of_end, growing, placing, next_thread, first_thread
+        nonlocal size, stopped, is_ending, end_of_end, growing, next_thread, has_first_thread
         release()
         size, stopped, is_ending, end_of_end = 0, 0, False, 0
-        growing, placing = threading.Lock(), threading.Lock()
+        growing = threading.Lock()
         next_thread = itertools.count().__next__
         threads.clear()
-        first_thread = 0
+        has_first_thread = False
+        enter_first(0, 0)
         late.clear()
         use_buffer(bytearray(), 0)
 
-    def use_buffer(room: _Room, first: int) -> None:
+    hot = compiled()
+    if hot is not None:
+        recorder = hot.Recorder(threads, emit_slowly)
+        emit, put, take = recorder, recorder.write, recorder.take
+        use_buffer, enter_first = recorder.use, recorder.enter_first
+    else:
+        emit, put, take, use_buffer, enter_first = _python_cursor(threads, emit_slowly)
+    return emit, emit_of, write, write_bytes, begin_end, trim, reset
+
+
+def _python_cursor(threads: dict[int, int], emit_slowly: Emit) -> tuple[Any, ...]:
+    """Returns the methods of the Recorder in C; a closure is Python's fastest state.
+
+    take() returns the chunk being filled and the offset of the next record, use() where records
+    ended in the chunk before.
+    """
+    pack_into = NATIVE_RECORD.pack_into
+    # Nearly all records are of one thread: a comparison takes half the time of a dict lookup.
+    first_thread = first_number = 0
+    # Read and set in one line: Python switches threads and runs signal handlers only at calls and
+    # between lines.
+    buffer: _Room = bytearray()
+    offset = 0
+
+    def emit(
+        kind: int, start_ns: int, end_ns: int, site: int = 0, value: int = 0, flags: int = 0
+    ) -> None:
+        nonlocal offset
+        room, at, offset = buffer, offset, offset + RECORD_BYTES
+        try:
+            thread = get_ident()
+            number = first_number if thread == first_thread else threads[thread]
+            pack_into(room, at, kind, flags, number, site, start_ns, end_ns, value)
+            return
+        except _REFUSED as error:
+            if _is_raised_deeper(error):
+                raise
+        emit_slowly(kind, start_ns, end_ns, site, value, flags)
+
+    def put(*_: int) -> bool:
+        return False
+
+    def take() -> tuple[_Room, int]:
+        nonlocal offset
+        room, at, offset = buffer, offset, offset + RECORD_BYTES
+        return room, at
+
+    def use(room: _Room, first: int) -> int:
         nonlocal buffer, offset
-        before = buffer  # freed after both are set
-        buffer, offset = room, first
-        del before
+        before, used, buffer, offset = buffer, offset, room, first
+        del before  # freed after both are set
+        return used
+
+    def enter_first(thread: int, number: int) -> None:
+        nonlocal first_thread, first_number
+        first_number, first_thread = number, thread
 
     if getattr(sys, "_is_gil_enabled", lambda: True)():
-        return emit, emit_of, write_bytes, begin_end, trim, reset
-    unlocked_take, unlocked_use_buffer, unlocked_drop_buffer = take, use_buffer, drop_buffer
+        return emit, put, take, use, enter_first
+    placing = threading.Lock()
 
-    def take_locked() -> tuple[_Room, int]:
-        with placing:
-            return unlocked_take()
+    def locked(act: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            with placing:
+                return act(*args)
 
-    def use_buffer_locked(room: _Room, first: int) -> None:
-        with placing:
-            unlocked_use_buffer(room, first)
+        return call
 
-    def drop_buffer_locked() -> int:
-        with placing:
-            return unlocked_drop_buffer()
-
-    take, use_buffer, drop_buffer = take_locked, use_buffer_locked, drop_buffer_locked
-    return emit_slowly, emit_of, write_bytes, begin_end, trim, reset
+    return emit_slowly, put, locked(take), locked(use), enter_first
 
 
 def _note_stop(path: str | None, header: bytes | None, reason: int) -> None:

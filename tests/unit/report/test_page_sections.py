@@ -177,10 +177,12 @@ def test_what_trainprof_took_and_did_not_see(gallery):
     samples = {"training.samples": "the sampler does not say how large a batch is"}
     unseen = {"system.gpus": "no driver", "devices": "no GPU was used", **samples}
     sampled = replace(HEALTHY, overhead=replace(HEALTHY.overhead, looks_s=0.012))
+    in_python = replace(HEALTHY, overhead=replace(HEALTHY.overhead, in_c=False))
     gallery(
         "closing.txt",
         {
             "plain": sections.closing_section(HEALTHY, PAGE),
+            "hooks in Python": sections.closing_section(in_python, PAGE),
             "stack samples": sections.closing_section(sampled, PAGE),
             "gaps": sections.closing_section(replace(SLOW, not_observed=unseen), PAGE),
         },

@@ -30,6 +30,8 @@ from trainprof.record.schema import RECORD_BYTES, Kind
 # benchmarks/step_cost.py measured 19 us for a step of 8 events, 27 with a slow clock. An estimate
 # on other machines.
 EVENT_COST_US: Final = 3.0
+# The same with the hooks in C.
+EVENT_COST_IN_C_US: Final = 0.8
 # A value read from a CPU tensor right after others: hook_cost.py measures 0.75 us for `item`, 1.2
 # with a slow clock.
 REPEATED_READ_COST_US: Final = 1.0
@@ -66,8 +68,16 @@ def run_part(run: Analysed, account: Ledger) -> Run:
 def overhead_part(run: Analysed, steps: StepTable) -> Overhead:
     records = sum(log.records for log in run.recording.logs)
     waits, waited_s = run.synchronized() or (None, None)
+    in_c = next((log.header.get("in_c") for log in run.process.logs), None)
     known = Overhead(
-        records, records * RECORD_BYTES, None, None, waits, waited_s, run.metadata.looked_s()
+        records,
+        records * RECORD_BYTES,
+        None,
+        None,
+        waits,
+        waited_s,
+        run.metadata.looked_s(),
+        in_c if isinstance(in_c, bool) else None,
     )
     if len(steps) == 0:
         return known
@@ -79,7 +89,9 @@ def overhead_part(run: Analysed, steps: StepTable) -> Overhead:
     repeated = max(reads - len(steps), 0)
     marks, put = run.process.details["kind"] == Kind.DEVICE_MARK, run.process.details["start"]
     marks_in_loop = np.count_nonzero(marks & (put >= window.loop_start) & (put < window.loop_end))
-    cost_us = float(in_loop - repeated) * EVENT_COST_US + float(repeated) * REPEATED_READ_COST_US
+    event_us = EVENT_COST_IN_C_US if known.in_c else EVENT_COST_US
+    read_us = min(event_us, REPEATED_READ_COST_US)
+    cost_us = float(in_loop - repeated) * event_us + float(repeated) * read_us
     cost_us += float(marks_in_loop) * MARK_COST_US
     per_step_us = cost_us / len(steps)
     mean_us = float(steps.wall_ns.mean()) / 1e3

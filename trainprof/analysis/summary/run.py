@@ -419,6 +419,7 @@ class Overhead:
         synchronized_s: Their total, an upper bound of what they added.
         looks_s: Total time of inspecting loaders, calls and steps; None without any, or if unknown,
             as in a killed run.
+        in_c: The hooks of a step ran in C, not in Python; None in older runs.
     """
 
     events: int
@@ -428,3 +429,4 @@ class Overhead:
     synchronizations: int | None = None
     synchronized_s: float | None = None
     looks_s: float | None = None
+    in_c: bool | None = None

@@ -9,7 +9,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, Final
 
 from trainprof.inside.patching.patcher import Patcher, Wrapped
@@ -73,13 +73,18 @@ def _of_array(array: Any) -> int | None:
     return zlib.crc32(array.tobytes(), zlib.crc32(repr((array.dtype.str, array.shape)).encode()))
 
 
+def is_not_torchs(caller: FrameType) -> bool:
+    """Returns whether code other than torch's calls get_worker_info()."""
+    return caller.f_globals.get("__name__") not in _TORCHS
+
+
 def records_callers(patcher: Patcher, session: Session) -> Callable[[Wrapped], Wrapped]:
     """Returns a wrapper of torch's get_worker_info that records each process's first call."""
     noted_in = 0
 
-    def note(caller: str) -> None:
+    def note(caller: FrameType) -> None:
         nonlocal noted_in
-        if caller not in _TORCHS:
+        if is_not_torchs(caller):
             noted_in = os.getpid()
             session.note_state({"asked_for_worker": True})
 
@@ -88,7 +93,7 @@ def records_callers(patcher: Patcher, session: Session) -> Callable[[Wrapped], W
     def make(original: Wrapped) -> Wrapped:
         def get_worker_info() -> Any:
             if noted_in != os.getpid():
-                note_safely(sys._getframe(1).f_globals.get("__name__"))
+                note_safely(sys._getframe(1))
             return original()
 
         return get_worker_info

@@ -18,6 +18,8 @@ from trainprof.inside.patching.wrapper_code import weave
 from trainprof.record.signal_handlers import comes_from_signal_handler, traceback_of
 
 Wrapped = Callable[..., Any]
+# Makes the wrapper in C of an original, with its twin in Python for what is rare.
+InC = Callable[[Wrapped, Wrapped], Wrapped]
 _ABSENT: Final = object()
 # By the base class: an exception's class may override attribute access, as a frozen dataclass.
 set_traceback: Final = BaseException.with_traceback
@@ -200,6 +202,7 @@ class Patcher:
         *places: tuple[Any, str],
         inherited: bool = False,
         woven: bool = False,
+        in_c: InC | None = None,
     ) -> None:
         """Replaces one function, known in several places, by `make(original)`.
 
@@ -210,6 +213,7 @@ class Patcher:
                 otherwise patching base and subclass would count a call twice. An inherited wrapper
                 of ours is left alone.
             woven: Put the original's body into the wrapper, if possible.
+            in_c: Makes the wrapper that is used in place of the one in Python.
 
         Raises:
             HookPointMissing: If the first place has no function, or one with parameters that the
@@ -219,20 +223,28 @@ class Patcher:
         original = self._lookup(owner, name, inherited)
         if inherited and name not in vars(owner) and any(original is w for w in self._wrappers):
             return
-        wrapper = make(original)
+        wrapper: Any = make(original)
         if not _accepts_calls_of(original, wrapper):
             raise HookPointMissing(f"{_name(owner)}.{name} has other parameters")
         try:
             wrapper = weave(wrapper, original) if woven else uncounted(wrapper)
         except Exception:  # NotWoven, or an unknown version of torch
             wrapper = uncounted(wrapper)
-        functools.update_wrapper(wrapper, original)
-        _show_parameters(wrapper, original)
-        if not hasattr(original, "__annotations__"):  # hide the wrapper's
-            wrapper.__annotations__ = {}
+        let_dynamo_skip(wrapper)
+        wrapper_in_c = None
+        if in_c is not None:
+            with contextlib.suppress(Exception):  # the twin does the same
+                wrapper_in_c = in_c(original, wrapper)
+        if wrapper_in_c is None:
+            functools.update_wrapper(wrapper, original)
+            _show_parameters(wrapper, original)
+            if not hasattr(original, "__annotations__"):  # hide the wrapper's
+                wrapper.__annotations__ = {}
+        else:
+            wrapper = wrapper_in_c
+            show_original(wrapper, original, is_method=isinstance(owner, type))
         if inherited:  # where pickle finds the method now
             wrapper.__module__, wrapper.__qualname__ = owner.__module__, f"{owner.__name__}.{name}"
-        let_dynamo_skip(wrapper)
         self._let_jit_find(original, wrapper)
         for place_owner, place_name in places:
             held = getattr(place_owner, "__dict__", {}).get(place_name, _ABSENT)
@@ -242,11 +254,15 @@ class Patcher:
                 self._set(place_owner, place_name, wrapper, held)
 
     def around_if_there(
-        self, make: Callable[[Wrapped], Wrapped], *places: tuple[Any, str], inherited: bool = False
+        self,
+        make: Callable[[Wrapped], Wrapped],
+        *places: tuple[Any, str],
+        inherited: bool = False,
+        in_c: InC | None = None,
     ) -> None:
         """Like `around`, but a missing function is reported and the rest of the probe works."""
         try:
-            self.around(make, *places, inherited=inherited)
+            self.around(make, *places, inherited=inherited, in_c=in_c)
         except HookPointMissing as missing:
             self._report_missing(self._probe, str(missing))
 
@@ -387,6 +403,16 @@ def _show_parameters(wrapper: Callable[..., Any], original: Callable[..., Any]) 
     if not wrapper.__code__.co_argcount:  # else they would belong to its own parameters
         wrapper.__defaults__ = original.__defaults__
         wrapper.__kwdefaults__ = original.__kwdefaults__
+
+
+def show_original(wrapper: Any, original: Callable[..., Any], *, is_method: bool) -> None:
+    """Gives a wrapper in C the names of its original, which torch.compile traces in its place.
+
+    It cannot guard a method's defaults and closure then: no wrapper in C for those it traces.
+    """
+    functools.update_wrapper(wrapper, original)
+    if not is_method:
+        wrapper._torchdynamo_inline = original
 
 
 def _parameters(code: CodeType) -> tuple[object, ...]:

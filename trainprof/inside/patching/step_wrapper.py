@@ -14,12 +14,16 @@ from types import FunctionType, SimpleNamespace
 from typing import Any, Final
 
 from trainprof.inside.patching.patcher import (
+    InC,
     Wrapped,
     hide_our_frame,
     let_dynamo_skip,
+    show_original,
     uncounted,
 )
+from trainprof.record.hot import compiled
 
+_TORCHS: Final = "torch.optim."
 _HOOKED: Final = "hooked"
 _AROUND: Final = "around"
 # State of a StepAround unpickled elsewhere: passes_through() creates an object, which is true.
@@ -30,11 +34,14 @@ Run = Callable[[Wrapped, tuple[Any, ...], dict[str, Any]], Any]
 class StepAround:
     """What wrapped steps do in this process."""
 
-    __slots__ = ("hide_frame", "passes_through", "run")
+    __slots__ = ("hide_frame", "in_c", "passes_through", "run")
 
-    def __init__(self, passes_through: Callable[[], bool], run: Run) -> None:
+    def __init__(
+        self, passes_through: Callable[[], bool], run: Run, in_c: InC | None = None
+    ) -> None:
         # As attributes: a pickled step must not refer to our modules.
         self.passes_through, self.run, self.hide_frame = passes_through, run, hide_our_frame
+        self.in_c = in_c
 
     def __reduce__(self) -> Any:
         return SimpleNamespace, (), _PICKLED_STATE
@@ -67,12 +74,16 @@ def step_around(hooked: Any, around: StepAround) -> Wrapped:
 
     # With torch's globals, so that pickling it does not include our module's.
     names = getattr(hooked, "__globals__", {})
-    made = FunctionType(uncounted(step).__code__, names, "step", None, step.__closure__)
+    made: Any = FunctionType(uncounted(step).__code__, names, "step", None, step.__closure__)
     let_dynamo_skip(made)
     functools.update_wrapper(made, hooked)
+    # torch's classes are pickled by name.
+    if around.in_c is not None and str(made.__module__).startswith(_TORCHS):
+        made = around.in_c(hooked, made)
+        show_original(made, hooked, is_method=True)
     # By this attribute torch.compile removes torch's wrapper, and ours with it.
-    made.__wrapped__ = getattr(hooked, "__wrapped__", hooked)  # type: ignore[attr-defined]
-    return made
+    made.__wrapped__ = getattr(hooked, "__wrapped__", hooked)
+    return made  # type: ignore[no-any-return]
 
 
 def hooked_in(step: Any, around: StepAround) -> Any:
@@ -94,6 +105,9 @@ def _held(step: Any) -> dict[str, Any]:
 
     It is recognized by its names: the code's file may differ in another process.
     """
+    hot = compiled()
+    if hot is not None and type(step) is hot.Wrapper:
+        step = step._trainprof_twin
     if type(step) is not FunctionType or step.__code__.co_freevars != (_AROUND, _HOOKED):
         return {}
     around, hooked = step.__closure__ or ()

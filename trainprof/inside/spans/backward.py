@@ -42,4 +42,13 @@ class BackwardProbe:
             return _engine_run_backward
 
         name = "_engine_run_backward"
-        patcher.around(make, (torch.autograd, name), (torch.autograd.graph, name), woven=True)
+        in_c = session.timed_in_c(
+            kind,
+            now,
+            while_compiling=True,
+            before=on_backward,
+            after=on_backward_end,
+            then=(is_anomaly_enabled, on_anomaly),
+        )
+        places = (torch.autograd, name), (torch.autograd.graph, name)
+        patcher.around(make, *places, woven=True, in_c=in_c)

@@ -19,6 +19,7 @@ from trainprof.inside.loading.worker_notes import (
     COMPARED,
     StreamSamples,
     WorkerThreads,
+    is_not_torchs,
     records_callers,
 )
 from trainprof.inside.patching.patcher import (
@@ -33,6 +34,7 @@ from trainprof.inside.process.usage import own_cores
 from trainprof.inside.session import Session
 from trainprof.inside.spans.fetch_usage import SHORT_NS, BatchScale, Begun, UsageMeter
 from trainprof.inside.spans.loader import LoaderProbe
+from trainprof.record.hot import compiled
 from trainprof.record.schema import COLLATE_SHIFT, Kind, SlowSampleFlag, Topic
 
 
@@ -58,13 +60,16 @@ class FetchProbe:
         self._slow = SlowSamples(session.emit, session.now, kept)
         asked = (worker, torch.utils.data, torch.utils.data.dataloader)
         places = ((owner, "get_worker_info") for owner in asked)
-        patcher.around_if_there(records_callers(patcher, session), *places)
+        in_c = session.in_c("caller", is_not_torchs)
+        patcher.around_if_there(records_callers(patcher, session), *places, in_c=in_c)
         for fetcher in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
             cls = getattr(module, fetcher, None)
             if cls is None:
                 raise HookPointMissing(f"{fetcher} does not exist")
             takes_indices = fetcher == "_MapDatasetFetcher"
-            patcher.around(partial(self._make_fetch, patcher, takes_indices), (cls, "fetch"))
+            make = partial(self._make_fetch, patcher, takes_indices)
+            in_c = session.in_c("fetch", self._meter, kind=_FETCH, limit=SHORT_NS)
+            patcher.around(make, (cls, "fetch"), in_c=in_c)
 
     def _make_fetch(self, patcher: Patcher, takes_indices: bool, original: Wrapped) -> Wrapped:
         emit, now = self._session.emit, self._session.now
@@ -130,7 +135,10 @@ class FetchProbe:
         info = self._worker._worker_info
         number = 0 if info is None else getattr(info, "id", 254) + 1
         creating = 0 if info is None else self._loader.creating
-        kept = _Fetcher(worker=number & 255, loader=creating)
+        hot = compiled()
+        new: Callable[[], _Fetcher] = _Fetcher if hot is None else hot.State
+        kept = new()
+        kept.worker, kept.loader = number & 255, creating
         session.log.refer(creating)
         try:
             if info is not None:
@@ -145,11 +153,15 @@ class FetchProbe:
             if info is not None and info.num_workers > 1 and not takes_indices:
                 stream = StreamSamples(self._torch, session, info.seed - info.id)
                 first = patcher.guarded(stream.add)
-            fetcher.collate_fn = _timed(fetcher.collate_fn, kept, now, first)
+            collate = fetcher.collate_fn
+            timed = _timed(collate, kept, now, first)
+            in_c = None if first is not None else session.in_c("collate", kept)
+            fetcher.collate_fn = timed if in_c is None else in_c(collate, timed)
             fetcher._trainprof = kept
         except Exception as error:
             patcher.fail(error)
-            return _Fetcher(worker=number & 255, loader=creating)
+            kept = new()
+            kept.worker, kept.loader = number & 255, creating
         return kept
 
     def _record_details(
@@ -179,8 +191,8 @@ class FetchProbe:
 class _Fetcher:
     """Our state of a fetcher, stored on torch's object."""
 
-    worker: int  # 0 in the process that trains, 1 in the first worker
-    loader: int  # id of a worker's loader, else 0
+    worker: int = 0  # 0 in the process that trains, 1 in the first worker
+    loader: int = 0  # id of a worker's loader, else 0
     may_be_stamped: bool = False
     is_stamped: bool = False
     collate_began_ns: int = 0  # in this fetch

@@ -21,6 +21,7 @@ from trainprof.inside.patching.patcher import (
 )
 from trainprof.inside.session import Session
 from trainprof.inside.signals import ModuleCall
+from trainprof.record.hot import compiled
 from trainprof.record.schema import ForwardFlag, Kind, Topic
 
 FUNCTIONAL_LOSSES: Final = (
@@ -37,6 +38,7 @@ FUNCTIONAL_LOSSES: Final = (
 GRAD: Final = int(ForwardFlag.GRAD)
 TRAINING: Final = int(ForwardFlag.TRAINING)
 FORWARD: Final = int(Kind.FORWARD)
+LOSS: Final = int(Kind.LOSS)
 
 
 @dataclass(slots=True)
@@ -65,15 +67,25 @@ class ForwardProbe:
         self._loss_class = getattr(torch.nn.modules.loss, "_Loss", ())
         self._record = patcher.guarded(self._record_call)
         # Threads inside an outermost call: the first one, and others.
-        self._first = _Inside()
+        hot = compiled()
+        self._first: Any = _Inside() if hot is None else hot.State()
         self._others: set[int] = set()
+        now, inside, asked = session.phase_now, (self._first, self._others), torch.is_grad_enabled
+        in_c = None
+        if session.limit.before_forward is None:
+            given = *inside, self._classes, asked, is_training
+            in_c = session.in_c("module", *given, clocks=(now, now), kind=FORWARD)
         # One function; it pickles by its second name.
         places = ((torch.nn.Module, name) for name in ("__call__", "_wrapped_call_impl"))
-        patcher.around(self._make_call, *places, woven=True)
+        patcher.around(self._make_call, *places, woven=True, in_c=in_c)
         functional = torch.nn.functional
         for name in FUNCTIONAL_LOSSES:
             if callable(vars(functional).get(name)):
-                patcher.around(partial(self._make_loss, name), (functional, name))
+                number = partial(session.log.define, Topic.CLASS, name)
+                in_c = session.timed_in_c(
+                    LOSS, now, outside=inside, is_grad_enabled=asked, site=number
+                )
+                patcher.around(partial(self._make_loss, name), (functional, name), in_c=in_c)
 
     def _make_call(self, original: Wrapped) -> Wrapped:
         emit, now, record = self._session.emit, self._session.phase_now, self._record
@@ -161,7 +173,6 @@ class ForwardProbe:
         is_compiling = self._session.is_compiling
         is_grad_enabled, define = self._torch.is_grad_enabled, self._session.log.define
         number = 0
-        kind = int(Kind.LOSS)
 
         def loss(*args: Any, **kwargs: Any) -> Any:
             nonlocal number
@@ -183,6 +194,6 @@ class ForwardProbe:
                 hide_our_frame(error)
                 raise
             finally:
-                emit(kind, start, now(), number, 0, GRAD if is_grad_enabled() else 0)
+                emit(LOSS, start, now(), number, 0, GRAD if is_grad_enabled() else 0)
 
         return loss

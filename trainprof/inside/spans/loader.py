@@ -66,7 +66,13 @@ class LoaderProbe:
         )
         self._births = LoaderBirthplaces(session.sites, session.keep_track)
         self._loader_class: type = dataloader.DataLoader
-        patcher.around(partial(self._make_next, patcher), (base, "__next__"))
+        in_c = None
+        if session.limit.before_batch is None:
+            given = (self._loader_of, session.log.unwritten)
+            ends = patcher.guarded(self._ended), patcher.guarded(self._began)
+            clocks = session.wait_now, session.wait_now
+            in_c = session.in_c("next", *given, *ends, clocks=clocks, kind=_NEXT)
+        patcher.around(partial(self._make_next, patcher), (base, "__next__"), in_c=in_c)
         patcher.around_if_there(
             partial(self._make_setattr, patcher), (dataloader.DataLoader, "__setattr__")
         )

@@ -60,7 +60,11 @@ class OptimizerProbe:
         self._calls_closure = patcher.guarded(self._with_closure)
         for function in (self._update_begins, self._timed):
             let_dynamo_skip(function, and_all_below=True)
-        self._around = StepAround(session.is_compiling, self._make_run())
+        in_c, now = None, session.phase_now
+        if session.limit.before_step is None:
+            given = self._numbers, self._calling, session.on_step, session.compiler_names
+            in_c = session.in_c("step", *given, clocks=(now, now), kind=_STEP)
+        self._around = StepAround(session.is_compiling, self._make_run(), in_c)
         self._wrap_steps(module.Optimizer, patcher)
         session.on_parameters.subscribe(patcher.guarded(self._rewrap))
         adding = called_around(self._signal_parameters)
@@ -78,10 +82,13 @@ class OptimizerProbe:
             *((Kind.CLIP_GRADIENTS, ((torch.nn.utils, x), (clip, x))) for x in clips),
             *((Kind.SCHEDULER_STEP, ((cls, "step"),)) for cls in _schedulers(torch)),
         ]
+        # torch.compile traces the others, methods of classes.
+        untraced = module.Optimizer, torch.nn.utils
         for kind, where in places:
             timed = patcher.guarded(partial(self._timed, int(kind)))
-            make = recorded_after(session.phase_now, timed, session.is_compiling)
-            patcher.around_if_there(make, *where)
+            make = recorded_after(now, timed, session.is_compiling)
+            in_c = session.timed_in_c(int(kind), now) if where[0][0] in untraced else None
+            patcher.around_if_there(make, *where, in_c=in_c)
 
     def _timed(self, kind: int, start: int, end: int, *_: Any) -> None:
         self._session.emit(kind, start, end)

@@ -15,6 +15,7 @@ from trainprof.inside.device.accelerator import may_have_device
 from trainprof.inside.patching.function_modes import FunctionModes, caller_of
 from trainprof.inside.patching.patcher import (
     Arguments,
+    InC,
     Patcher,
     Wrapped,
     hide_our_frame,
@@ -141,12 +142,21 @@ class SyncProbe:
         self._chain = _Chain(session.now, session.wait_now)
         # BY_ flags by id of code outside of torch; CallSites holds the code.
         self._origins: dict[int, int] = {}
-        methods = (self._host_site, self._flag_of, self._is_on_device, self._chain.begin)
+        methods = (
+            self._host_site,
+            self._site_in_c,
+            self._flag_of,
+            self._is_on_device,
+            self._chain.begin,
+        )
         for function in (*methods, self._chain.end, _Bursts.end, _place_of, caller_of):
             let_dynamo_skip(function, and_all_below=True)
         for name, flag in TENSOR_CALLS.items():
-            make = partial(self._make_read, name, int(flag))
-            patcher.around_if_there(make, (torch.Tensor, name), inherited=True)
+            bursts = _Bursts(session.now, partial(self._stop_counting, name, int(flag)))
+            make = partial(self._make_read, bursts, int(flag))
+            given = tuple(self.plain_types), self._host_only, self._site_in_c, bursts
+            in_c = session.in_c("read", *given, kind=_SYNC, flags=flag | _ON_CPU, limit=_BURST)
+            patcher.around_if_there(make, (torch.Tensor, name), inherited=True, in_c=in_c)
             self._references[name] = getrefcount(vars(torch.Tensor).get(name))
         synchronize = recorded_after(session.wait_now, patcher.guarded(self._synchronized))
         for name in ("cuda", "accelerator", "xpu"):
@@ -154,7 +164,15 @@ class SyncProbe:
             if module is not None:
                 patcher.around_if_there(synchronize, (module, "synchronize"))
 
-    def _make_read(self, name: str, flag: int, original: Wrapped) -> Wrapped:
+    def _site_in_c(self, caller: FrameType) -> int:
+        """Returns the site of a call on a host tensor, 0 without one; guarded."""
+        try:
+            return self._host_site(_place_of(caller), caller)[0]
+        except Exception as error:
+            self._patcher.fail(error)
+            return 0
+
+    def _make_read(self, bursts: _Bursts, flag: int, original: Wrapped) -> Wrapped:
         emit, now, patcher = self._session.emit, self._session.now, self._patcher
         host_only, on_host = self._host_only, flag | _ON_CPU
         plain, mode_depth, host_sites = self.plain_types, self._mode_depth, self._host_sites
@@ -163,7 +181,6 @@ class SyncProbe:
         leaves_marks = bool(on_device_wait.watchers)
         chain, origins, flag_of = self._chain, self._origins, self._flag_of
         is_on_device = self._is_on_device
-        bursts = _Bursts(now, partial(self._stop_counting, name, flag))
 
         def call(*args: Any, **kwargs: Any) -> Any:
             key, in_chain = _NOWHERE, 0
@@ -222,7 +239,8 @@ class SyncProbe:
         self._session.log.note(Topic.ENVIRONMENT, note)
         # Not if the script holds it, as a dict key or to pickle it.
         references = getrefcount(vars(self._torch.Tensor).get(name))
-        is_kept = references > self._references[name] + _references_by_a_call(name)
+        in_c = self._session.in_c("caller", lambda _: 0)
+        is_kept = references > self._references[name] + _references_by_a_call(name, in_c)
         if self._host_only.holds and not is_kept:
             self._patcher.restore(self._torch.Tensor, name)
 
@@ -258,8 +276,11 @@ def _place_of(frame: FrameType | None) -> tuple[int, int]:
     return (id(frame.f_code), frame.f_lasti) if frame is not None else _NOWHERE
 
 
-def _references_by_a_call(name: str) -> int:
-    """Returns the references that Python itself holds to a method during a call of it."""
+def _references_by_a_call(name: str, in_c: InC | None) -> int:
+    """Returns the references that Python itself holds to a method during a call of it.
+
+    To a wrapper in C, if `in_c` makes those.
+    """
     counts: list[int] = []
 
     class Asked:
@@ -271,6 +292,9 @@ def _references_by_a_call(name: str) -> int:
             counts.append(getrefcount(vars(Asked)["__float__"]))
             return 1.0
 
+    if in_c is not None:
+        for method in (Asked.item, Asked.__float__):
+            setattr(Asked, method.__name__, in_c(method, method))
     alike = "__float__" if name.startswith("__") else "item"
     before = getrefcount(vars(Asked)[alike])
     _ = float(Asked()) if alike == "__float__" else Asked().item()

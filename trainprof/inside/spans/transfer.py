@@ -19,7 +19,9 @@ from trainprof.inside.patching.patcher import (
     beyond_ours,
     hide_our_frame,
     is_profiling,
+    let_dynamo_skip,
     recorded_outermost,
+    uncounted,
 )
 from trainprof.inside.session import Session
 from trainprof.record.schema import Kind, Topic, TransferFlag
@@ -65,7 +67,10 @@ class TransferProbe:
         ):
             before = self._marking(patcher, leads_across)
             make = partial(self._make_copy, observe, before, name == "copy_")
-            patcher.around_if_there(make, (torch.Tensor, name), inherited=True)
+            in_c, clocks = None, (session.copy_now, session.copy_now)
+            if before is None and name != "copy_":
+                in_c = session.in_c("copy", self._make_copied(observe), clocks=clocks)
+            patcher.around_if_there(make, (torch.Tensor, name), inherited=True, in_c=in_c)
         placed = patcher.guarded(self._placed)
         placing = recorded_outermost(session.phase_now, placed, self._placing)
         patcher.around_if_there(placing, (torch.nn.Module, "_apply"))
@@ -108,6 +113,25 @@ class TransferProbe:
         source: Any = args[1] if len(args) > 1 else kwargs.get("src")
         return type(source) in self.plain_types and bool(source.is_cpu != args[0].is_cpu)
 
+    def _end_of_copy(self) -> Callable[[], int]:
+        """Returns the clock for the ends of copies.
+
+        Most calls copy nothing between devices: `_observe` marks the end of those that do.
+        """
+        session = self._session
+        return session.now if session.on_copy_end.watchers else session.phase_now
+
+    def _make_copied(self, observe: Callable[..., None]) -> Callable[..., None]:
+        """Returns what the wrapper in C calls with the results of copies."""
+        plain, now = self.plain_types, self._end_of_copy()
+
+        def copied(start: int, result: Any, *args: Any, **kwargs: Any) -> None:
+            if type(result) in plain and type(args[0]) in plain:
+                observe(args[0], result, start, now(), args[1:], kwargs)
+
+        let_dynamo_skip(uncounted(copied), and_all_below=True)
+        return copied
+
     def _make_copy(
         self,
         observe: Callable[..., None],
@@ -116,9 +140,7 @@ class TransferProbe:
         original: Wrapped,
     ) -> Wrapped:
         session, plain = self._session, self.plain_types
-        began = session.copy_now
-        # Most calls copy nothing between devices: `observe` marks the end of those that do.
-        now = session.now if session.on_copy_end.watchers else session.phase_now
+        began, now = session.copy_now, self._end_of_copy()
 
         def copy(*args: Any, **kwargs: Any) -> Any:
             start = began()

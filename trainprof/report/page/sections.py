@@ -168,6 +168,8 @@ def closing_section(summary: RunSummary, page: Page) -> list[Text]:
     ]
     if (overhead.looks_s or 0.0) >= _SAMPLED_FROM_S:
         cost.append(f"{seconds(overhead.looks_s)} in all for samples of loaders and steps")
+    if overhead.in_c is False:
+        cost.append("hooks in Python: the C extension is not used")
     missing = [
         f"{_FIELDS.get(field, field)}: {reason}" for field, reason in summary.not_observed.items()
     ]

@@ -14,7 +14,12 @@ from support.events import LEARNS, MS, US, FakeRun
 
 from trainprof.analysis.device.idle import IDLE_CAUSES
 from trainprof.analysis.run.evidence import DeviceEvidence
-from trainprof.analysis.run.run_part import EVENT_COST_US, MARK_COST_US, REPEATED_READ_COST_US
+from trainprof.analysis.run.run_part import (
+    EVENT_COST_IN_C_US,
+    EVENT_COST_US,
+    MARK_COST_US,
+    REPEATED_READ_COST_US,
+)
 from trainprof.analysis.summary.device import Device
 from trainprof.analysis.summary.run import Overhead
 from trainprof.analysis.summary.run_summary import RunSummary
@@ -329,6 +334,12 @@ def test_what_recording_costs(tmp_path: Path) -> None:
         100 * REPEATED_READ_COST_US, rel=0.1
     )
     assert (none.looks_s, many.looks_s) == (None, 0.012)
+    run.run.header["in_c"] = True
+    in_c = run.run.summary(tmp_path).overhead
+    assert (none.in_c, in_c.in_c) == (None, True)
+    assert cost_us - in_c.per_step_us == pytest.approx(
+        6 * (EVENT_COST_US - EVENT_COST_IN_C_US), rel=0.03
+    )
 
 
 @pytest.mark.filterwarnings("ignore:overflow")

@@ -16,6 +16,7 @@ from trainprof.inside.patching.patcher import hide_our_frame
 from trainprof.inside.patching.wrapper_code import NotWoven, weave
 from trainprof.inside.spans.backward import BackwardProbe
 from trainprof.inside.spans.forward import ForwardProbe
+from trainprof.record.hot import PURE_PYTHON
 
 Wrapped = Callable[..., Any]
 BASE = 10
@@ -139,7 +140,10 @@ def test_what_cannot_be_woven_is_not(original: Wrapped) -> None:
 
 
 @pytest.mark.parametrize("probe", [ForwardProbe, BackwardProbe])
-def test_torchs_functions_are_woven_and_cost_no_frame(recorder: Recorder, probe: Any) -> None:
+def test_torchs_functions_are_woven_and_cost_no_frame(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, probe: Any
+) -> None:
+    monkeypatch.setenv(PURE_PYTHON, "1")
     depths = []
     leaf = torch.ones(1, requires_grad=True)
     leaf.register_hook(lambda gradient: depths.append(len(inspect.stack())))
