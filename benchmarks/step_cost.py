@@ -7,7 +7,7 @@ second before and after: each round has a block without probes, one with them in
 their twins in Python. What goes on in other processes and at the ends of a run is not in it:
 overhead.py tells that. Compared are the fast steps of a block (the first quartile), which other
 programs disturb least, with those of the blocks before and after. Printed are medians over rounds,
-with their quartiles.
+with their quartiles, and what a page would say: an event's cost, measured beside each block.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from trainprof.analysis.run.run_part import TIMES_IN_A_STEP
 from trainprof.inside.catalogue import default_probes
 from trainprof.inside.session import Session
 from trainprof.inside.spans import fetch_usage
-from trainprof.record.event_log import EventLog
+from trainprof.record.event_log import EventLog, event_cost_ns
 from trainprof.record.hot import PURE_PYTHON
 
 STEPS = 420
 # What a step does for the first time comes before, and the samples that findings take of 192 steps.
 WARM_UP = 220
 BATCH = 32
-
+# Of a step: next, fetch, zero_grad, forward, loss, backward, optimizer, item.
+EVENTS = 8
 
 BARE, IN_C, TWINS = "without", "in C", "in Python"
 
@@ -58,12 +60,14 @@ def main() -> None:
     task = Task()
     blocks: dict[str, list[float]] = {BARE: [task.fast_step_us()], IN_C: [], TWINS: []}
     ratios: dict[str, list[float]] = {IN_C: [], TWINS: []}
+    events_ns: dict[str, list[float]] = {IN_C: [], TWINS: []}
     with tempfile.TemporaryDirectory() as directory:
         for _ in range(arguments.rounds):
             for which in ratios:
                 os.environ[PURE_PYTHON] = str(int(which == TWINS))
                 session = Session(EventLog(directory, role="script"), cwd=os.getcwd())
                 session.attach(torch, [x for x in default_probes() if x.name in chosen])
+                events_ns[which].append(event_cost_ns())
                 hooked = task.fast_step_us()
                 session.detach()
                 blocks[BARE].append(task.fast_step_us())
@@ -74,7 +78,11 @@ def main() -> None:
     for which, values in ratios.items():
         low, middle, high = statistics.quantiles(values, n=4)
         added = (middle - 1) * step
-        print(f"{which:10} {middle:.3f} x ({low:.3f} to {high:.3f}), {added:5.1f} us added")
+        event_us = statistics.median(events_ns[which]) / 1000
+        print(
+            f"{which:10} {middle:.3f} x ({low:.3f} to {high:.3f}), {added:5.1f} us added; "
+            f"by the page {EVENTS * TIMES_IN_A_STEP[which == IN_C] * event_us:.1f} us"
+        )
 
 
 class Task:

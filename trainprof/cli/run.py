@@ -89,9 +89,12 @@ def run_to_end(
 def _import_report() -> None:
     """Imports what the report needs while the script runs, for it to follow the script at once.
 
-    Not at its start, and with little of a core that the script uses too.
+    Not at its start, and with little of a core that the script uses too; if that is the only one,
+    nothing is gained.
     """
     time.sleep(_STARTED_S)
+    if hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) == 1:
+        return
     with contextlib.suppress(Exception):  # the report itself imports it again, and says what fails
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         for module in _REPORT_MODULES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -18,8 +19,8 @@ from typing import Any
 import pytest
 from support.session import ROOT, in_threads, read_recording, read_recordings
 
-from trainprof.record import log_chunk
-from trainprof.record.event_log import EventLog
+from trainprof.record import event_log, log_chunk
+from trainprof.record.event_log import EventLog, event_cost_ns
 from trainprof.record.log_chunk import FIRST_CHUNK_BYTES
 from trainprof.record.log_reader import log_paths
 from trainprof.record.schema import CHUNK_BYTES, RECORD_BYTES, Kind, Topic
@@ -220,7 +221,7 @@ def test_a_fault_of_ours_that_is_like_it_stays_ours(log, handled, monkeypatch):
 
 FORKS = """
 import os, sys
-from trainprof.record.event_log import EventLog
+from trainprof.record.event_log import EventLog, event_cost_ns
 from trainprof.record.schema import Kind, Topic
 log = EventLog(sys.argv[1], role="script")
 os.register_at_fork(after_in_child=log.reopen_in_child)
@@ -302,3 +303,10 @@ def test_what_stands_for_itself_or_is_named_in_texts_is_written_at_once(log):
     log.reopen_in_child()
     log.emit(Kind.FETCH, 1, 2)
     assert dict(read(log).texts.values()) == texts
+
+
+def test_an_event_costs_what_the_clock_says(monkeypatch):
+    reads = itertools.count(0, 100)
+    monkeypatch.setattr(event_log.time, "perf_counter_ns", lambda: next(reads))
+    # Two reads of 100 ns an event, and one before all of a round.
+    assert event_cost_ns() == pytest.approx(200, rel=0.02)

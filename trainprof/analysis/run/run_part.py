@@ -26,15 +26,13 @@ from trainprof.analysis.timeline.step_table import StepTable, are_all_fed
 from trainprof.analysis.timeline.timeline import Timeline
 from trainprof.record.schema import RECORD_BYTES, Kind
 
-# Wrapper, two clock reads and the record, with caches that torch's kernels have evicted:
-# benchmarks/step_cost.py measured 19 us for a step of 8 events, 27 with a slow clock. An estimate
-# on other machines.
-EVENT_COST_US: Final = 3.0
-# The same with the hooks in C.
-EVENT_COST_IN_C_US: Final = 0.8
-# A value read from a CPU tensor right after others: hook_cost.py measures 0.75 us for `item`, 1.2
-# with a slow clock.
-REPEATED_READ_COST_US: Final = 1.0
+# What an event takes by itself, with its record in a cache, where no run measured it.
+EVENT_US: Final = 0.2
+# How many times that an event takes in a step: there it has a wrapper, and torch's kernels have
+# evicted all of it. benchmarks/step_cost.py measured it with the hooks in Python, in C.
+TIMES_IN_A_STEP: Final = (14.0, 5.5)
+# Of a value read from a CPU tensor right after others: hook_cost.py measures it.
+TIMES_REPEATED: Final = (2.5, 1.0)
 # To record a CUDA event, query those before it and record them: measured on the simulated device of
 # the tests, whose part is 1.2 us.
 MARK_COST_US: Final = 5.3
@@ -68,7 +66,8 @@ def run_part(run: Analysed, account: Ledger) -> Run:
 def overhead_part(run: Analysed, steps: StepTable) -> Overhead:
     records = sum(log.records for log in run.recording.logs)
     waits, waited_s = run.synchronized() or (None, None)
-    in_c = next((log.header.get("in_c") for log in run.process.logs), None)
+    header = next((log.header for log in run.process.logs), {})
+    in_c = header.get("in_c")
     known = Overhead(
         records,
         records * RECORD_BYTES,
@@ -89,10 +88,11 @@ def overhead_part(run: Analysed, steps: StepTable) -> Overhead:
     repeated = max(reads - len(steps), 0)
     marks, put = run.process.details["kind"] == Kind.DEVICE_MARK, run.process.details["start"]
     marks_in_loop = np.count_nonzero(marks & (put >= window.loop_start) & (put < window.loop_end))
-    event_us = EVENT_COST_IN_C_US if known.in_c else EVENT_COST_US
-    read_us = min(event_us, REPEATED_READ_COST_US)
-    cost_us = float(in_loop - repeated) * event_us + float(repeated) * read_us
-    cost_us += float(marks_in_loop) * MARK_COST_US
+    event_ns = header.get("event_ns")
+    event_us = event_ns / 1e3 if isinstance(event_ns, int | float) else EVENT_US
+    times = float(in_loop - repeated) * TIMES_IN_A_STEP[known.in_c is True]
+    times += float(repeated) * TIMES_REPEATED[known.in_c is True]
+    cost_us = times * event_us + float(marks_in_loop) * MARK_COST_US
     per_step_us = cost_us / len(steps)
     mean_us = float(steps.wall_ns.mean()) / 1e3
     share = per_step_us / mean_us if mean_us > 0 else None

@@ -15,10 +15,10 @@ from support.events import LEARNS, MS, US, FakeRun
 from trainprof.analysis.device.idle import IDLE_CAUSES
 from trainprof.analysis.run.evidence import DeviceEvidence
 from trainprof.analysis.run.run_part import (
-    EVENT_COST_IN_C_US,
-    EVENT_COST_US,
+    EVENT_US,
     MARK_COST_US,
-    REPEATED_READ_COST_US,
+    TIMES_IN_A_STEP,
+    TIMES_REPEATED,
 )
 from trainprof.analysis.summary.device import Device
 from trainprof.analysis.summary.run import Overhead
@@ -325,21 +325,24 @@ def overhead_of_reads(directory: Path, reads: int) -> Overhead:
 def test_what_recording_costs(tmp_path: Path) -> None:
     run = trained(steady, STEPS)
     marks = sum(record[0] == Kind.DEVICE_MARK for record in run.run.records) / STEPS
-    cost_us = run.run.summary(tmp_path).overhead.per_step_us
-    assert cost_us == pytest.approx(6 * EVENT_COST_US + marks * MARK_COST_US, rel=0.03)
+    known = {None: (EVENT_US, 0), False: (0.5, 0), True: (0.1, 1)}
+    for in_c, (event_us, which) in known.items():
+        if in_c is not None:
+            run.run.header.update(in_c=in_c, event_ns=1000 * event_us)
+        overhead = run.run.summary(tmp_path).overhead
+        assert overhead.in_c is in_c
+        assert overhead.per_step_us == pytest.approx(
+            6 * TIMES_IN_A_STEP[which] * event_us + marks * MARK_COST_US, rel=0.03
+        )
     # Reading value after value costs less.
     none, first, many = (overhead_of_reads(tmp_path / str(n), n) for n in (0, 1, 101))
-    assert first.per_step_us - none.per_step_us == pytest.approx(EVENT_COST_US, rel=0.1)
+    assert first.per_step_us - none.per_step_us == pytest.approx(
+        TIMES_IN_A_STEP[0] * EVENT_US, rel=0.1
+    )
     assert many.per_step_us - first.per_step_us == pytest.approx(
-        100 * REPEATED_READ_COST_US, rel=0.1
+        100 * TIMES_REPEATED[0] * EVENT_US, rel=0.1
     )
     assert (none.looks_s, many.looks_s) == (None, 0.012)
-    run.run.header["in_c"] = True
-    in_c = run.run.summary(tmp_path).overhead
-    assert (none.in_c, in_c.in_c) == (None, True)
-    assert cost_us - in_c.per_step_us == pytest.approx(
-        6 * (EVENT_COST_US - EVENT_COST_IN_C_US), rel=0.03
-    )
 
 
 @pytest.mark.filterwarnings("ignore:overflow")

@@ -98,7 +98,8 @@ function clock(value, step_s, largest = value) {
   const isIn = (unit_s, from_s) => largest >= from_s && step_s >= unit_s / 10;
   const [factor, unit] = isIn(3600, 6000) ? [3600, "h"] : isIn(60, 600) ? [60, "min"] : [1, "s"];
   const decimals = Math.min(6, Math.max(0, Math.ceil(-Math.log10(step_s / factor) - 1e-9)));
-  return `${(value / factor).toLocaleString("en-US", { maximumFractionDigits: decimals })} ${unit}`;
+  const digits = { minimumFractionDigits: decimals, maximumFractionDigits: decimals };
+  return `${(value / factor).toLocaleString("en-US", digits)} ${unit}`;
 }
 
 /** Makes an element; text is always set as text. */
