@@ -73,17 +73,21 @@ def recorded_epochs(
     epoch, without what iterators take to begin.
     """
     chosen = np.flatnonzero(p.trained() if p.trained().any() else p.batches > 0)
-    events = timeline.events.where(timeline.events.site == p.loader)
-    nexts = events.where(events.is_kind(Kind.LOADER_NEXT))
-    draws = events.where(events.is_kind(Kind.SAMPLER))
+    events, is_of_loader = timeline.events, timeline.events.site == p.loader
+    nexts, draws, inits = (
+        events.where(is_of_loader & events.is_kind(*kinds))
+        for kinds in (
+            (Kind.LOADER_NEXT,),
+            (Kind.SAMPLER,),
+            (Kind.LOADER_INIT, Kind.LOADER_RESET),
+        )
+    )
     by_workers = (fetches.worker > 0) == (setting.workers > 0)
     own = np.flatnonzero((fetches.loader == p.loader) & by_workers)
     own = own[np.argsort(fetches.start_ns[own], kind="stable")]
     until = np.append(p.start[1:], np.iinfo(np.int64).max)
-    pauses = collections_on(timeline.thread, timeline.events)
-    learns = timeline.events.is_kind(Kind.FORWARD, *LEARNING)
-    computing = timeline.events.start[learns]
-    inits = events.where(events.is_kind(Kind.LOADER_INIT, Kind.LOADER_RESET))
+    pauses = collections_on(timeline.thread, events)
+    computing = events.start[events.is_kind(Kind.FORWARD, *LEARNING)]
     begins = np.stack((inits.start, inits.end), axis=1)
     no_computing = Coverage.of(np.concatenate([timeline.segments, pauses.spans(), begins]), EVER)
     are_joined = setting.workers == 0 and _are_each_a_batch(p, chosen)

@@ -169,11 +169,13 @@ def _reads_in(
     span: tuple[int, int],
 ) -> ElementReads | None:
     events = parts.events
-    is_pass = events.is_kind(Kind.FORWARD) | events.is_kind(Kind.LOSS)
-    is_pass &= parts.at(events.start) == KEY[name]
-    is_pass &= (events.start >= span[0]) & (events.end <= span[1])
     is_read = events.is_kind(Kind.SYNC) & ((events.flags & SyncFlag.ON_CPU) > 0)
-    if not is_pass.any() or np.count_nonzero(is_read) < _MIN_PASSES * MANY:
+    if np.count_nonzero(is_read) < _MIN_PASSES * MANY:
+        return None
+    is_pass = events.is_kind(Kind.FORWARD, Kind.LOSS)
+    is_pass &= (events.start >= span[0]) & (events.end <= span[1])
+    is_pass[is_pass] = parts.at(events.start[is_pass]) == KEY[name]
+    if not is_pass.any():
         return None
     around = parts.nesting.nearest(is_pass)
     reads = np.flatnonzero(is_read & (around >= 0))

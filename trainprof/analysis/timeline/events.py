@@ -297,9 +297,9 @@ class Nesting:
             within[level] = within[parents] | kinds[parents]
         return within
 
-    def nearest(self, kinds: Bool) -> Int64:
+    def nearest(self, kinds: Bool) -> npt.NDArray[np.int32]:
         """Returns the innermost event around each of those in the mask `kinds`, -1 for none."""
-        ancestors = np.full(len(self.parent), -1, dtype=np.int64)
+        ancestors = np.full(len(self.parent), -1, dtype=np.int32)
         for level in self.levels[1:]:
             parents = self.parent[level]
             ancestors[level] = np.where(kinds[parents], parents, ancestors[parents])

@@ -143,8 +143,9 @@ def attribute(
     in_evaluation = within(segments, events.start)
     key[in_evaluation] = KEY["evaluation"]
     # Only transparent events are around a transparent one: others passed on their key.
-    top = (key != _AROUND) & ((nesting.parent < 0) | (key[nesting.parent] == _AROUND))
-    top &= ~in_evaluation
+    top = (key != _AROUND) & ~in_evaluation
+    for level in nesting.levels[1:]:
+        top[level] &= key[nesting.parent[level]] == _AROUND
     outermost = np.flatnonzero(top).astype(np.int32)
     return Attribution(key, nesting.own_ns, outermost, segments, device_waits)
 

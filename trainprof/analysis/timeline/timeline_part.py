@@ -277,6 +277,6 @@ def _with_gradients_share(timeline: Timeline) -> float | None:
     forward = top & inside & events.is_kind(Kind.FORWARD)
     if (inside & events.is_kind(Kind.BACKWARD)).any():
         return 0.0  # it computes gradients itself: forces of a potential, an attack
-    length = (events.end - events.start)[forward]
+    length = events.end[forward] - events.start[forward]
     is_grad = (events.flags[forward] & ForwardFlag.GRAD) > 0
     return float(length[is_grad].sum() / length.sum()) if length.any() else None
