@@ -140,7 +140,7 @@ def test_a_window_snaps_to_steps_and_compares_them_with_the_whole_run(opened):
     counts = page.locator(".window-body > p").inner_text()
     for count in ("1 slow fetch (100 ms)", "1 checkpoint (50.0 ms)", "at least 15 syncs (15.0 ms)"):
         assert count in counts
-    assert ["slow fetch", "1.45 s", "100 ms", "42", SAMPLE] in rows(page, 1)
+    assert ["slow fetch", "1.4500 s", "100 ms", "42", SAMPLE] in rows(page, 1)
 
 
 def test_of_bins_of_several_steps_totals_are_exact(opened):
