@@ -30,7 +30,6 @@ from trainprof.analysis.timeline.ledger import (
     BEFORE_BACKWARD,
     BETWEEN_FORWARDS,
     ELSEWHERE,
-    IN_CLOSURE,
     KEY,
     PLACE_BETWEEN,
     PLACES,
@@ -42,6 +41,8 @@ from trainprof.record.schema import ForwardFlag, Kind, SyncFlag
 
 # Neither a span nor -1, which is around the outermost ones.
 _NONE: Final = -2
+# A LossInLoop's number of this place.
+_IN_CLOSURE: Final = len(PLACES)
 # These turn a tensor into an array or a list: code after them may compute without torch.
 _HAND_OVER: Final = (SyncFlag.TOLIST, SyncFlag.NUMPY)
 # Single values read: more of them are a loop over numbers, likewise without torch.
@@ -99,12 +100,12 @@ def sampled_loop(run: Analysed, attribution: Attribution) -> SampledLoop:
     return SampledLoop(samples, parts, names, until_ns)
 
 
-def _part_of(gaps: LossInLoop, met: npt.NDArray[np.str_], each_ns: float) -> LossInLoop:
+def _part_of(gaps: LossInLoop, met: npt.NDArray[np.uint8], each_ns: float) -> LossInLoop:
     """Returns the part of the gaps that is a loss, by the places where samples met one."""
     share = np.zeros(len(gaps.ns))
-    for name in np.unique(met).tolist():
-        here = gaps.place == name
-        spent_ns = float(np.count_nonzero(met == name)) * each_ns
+    for place in np.unique(met).tolist():
+        here = gaps.place == place
+        spent_ns = float(np.count_nonzero(met == place)) * each_ns
         share[here] = min(spent_ns / max(int(gaps.ns[here].sum()), 1), 1.0)
     return replace(gaps, ns=(share * gaps.ns).astype(np.int64))
 
@@ -171,13 +172,13 @@ class Gaps:
     Attributes:
         start_ns: When the part before it ended, without zero_grad and what may come anywhere; of a
             moment inside of such a part, when that began.
-        place: Its name in a ledger's `other_by_place`.
+        place: As that of a LossInLoop.
         is_models: Whether torch that computes there works for the model: between forward and
             backward, or between two forwards with gradients.
     """
 
     start_ns: Int64
-    place: npt.NDArray[np.str_]
+    place: npt.NDArray[np.uint8]
     is_models: Bool
 
 
@@ -189,45 +190,48 @@ def gaps_at(parts: PartsOfLoop, times: Int64) -> Gaps:
     before, after = _neighbours(events, spans, owner, times, around)
     is_between = (before >= 0) & (after >= 0)
     is_between[is_between] &= events.end[before[is_between]] <= times[is_between]
-    place = np.full(len(times), ELSEWHERE, dtype=np.array(PLACES).dtype)
+    place = np.full(len(times), PLACES.index(ELSEWHERE), dtype=np.uint8)
     first, last = before[is_between], after[is_between]
     is_models = np.zeros(len(times), dtype=bool)
     place[is_between], is_models[is_between] = _places(events, first, last)
     begins = events.kind[spans] != Kind.ZERO_GRAD
     behind, _ = _neighbours(events, spans[begins], owner[begins], times, around)
-    place = np.where(around >= 0, IN_CLOSURE, place)
+    place[around >= 0] = _IN_CLOSURE
     return Gaps(_since(events, behind, times, around), place, is_models)
 
 
-def _places(events: Events, first: Int64, last: Int64) -> tuple[npt.NDArray[np.str_], Bool]:
+def _places(events: Events, first: Int64, last: Int64) -> tuple[npt.NDArray[np.uint8], Bool]:
     """Returns the places between spans and the next ones, and where torch works for the model."""
-    place = np.array(PLACES)[PLACE_BETWEEN[events.kind[first], events.kind[last]]]
+    place = PLACE_BETWEEN[events.kind[first], events.kind[last]]
     # Backward does not run through a teacher, nor through forwards that only select.
     learns = events.flags[first] & events.flags[last] & ForwardFlag.GRAD > 0
-    return place, (place == BEFORE_BACKWARD) | ((place == BETWEEN_FORWARDS) & learns)
+    is_models = place == PLACES.index(BEFORE_BACKWARD)
+    is_models |= (place == PLACES.index(BETWEEN_FORWARDS)) & learns
+    return place, is_models
 
 
 def _models_gaps(parts: PartsOfLoop) -> LossInLoop:
     """Returns the gaps in which torch works for the model, each as a loss."""
     events, window, (spans, owner) = parts.events, parts.window, _spans(parts)
-    pairs = []
+    gaps = []
     for is_inside in (False, True):
-        mine = spans[(owner >= 0) == is_inside]
-        around = owner[(owner >= 0) == is_inside]
+        is_here = (owner >= 0) == is_inside
+        mine, around = spans[is_here], owner[is_here]
         follows = around[:-1] == around[1:]
-        pairs.append((mine[:-1][follows], mine[1:][follows]))
-    first, last = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
-    place, is_models = _places(events, first, last)
-    place = np.where(owner[np.searchsorted(spans, first)] >= 0, IN_CLOSURE, place)
-    start, end = events.end[first], events.start[last]
-    is_models &= (start < end) & (start >= window.loop_start) & (end <= window.loop_end)
+        first, last = mine[:-1][follows], mine[1:][follows]
+        place, is_models = _places(events, first, last)
+        if is_inside:
+            place[:] = _IN_CLOSURE
+        start, end = events.end[first], events.start[last]
+        is_models &= (start < end) & (start >= window.loop_start) & (end <= window.loop_end)
+        gaps.append((start[is_models], end[is_models], place[is_models]))
+    start, end, place = (np.concatenate(column) for column in zip(*gaps, strict=True))
     # What may come anywhere has its own ledger keys.
     key = parts.attribution.key
     apart = np.flatnonzero(events.is_kind(*ANYWHERE) & (key >= 0) & (key != KEY["other"]))
     spent = np.stack((events.start[apart], events.end[apart]), axis=1)
     covered = Coverage.of(np.concatenate((spent, parts.attribution.segments)), EVER)
-    start, end = start[is_models], end[is_models]
-    return LossInLoop(start, end - start - covered.inside_ns(start, end), place[is_models])
+    return LossInLoop(start, end - start - covered.inside_ns(start, end), place)
 
 
 def _spans(parts: PartsOfLoop) -> tuple[Int64, Int64]:
@@ -237,7 +241,9 @@ def _spans(parts: PartsOfLoop) -> tuple[Int64, Int64]:
     is_span = in_closure.copy()
     is_span[parts.attribution.top] = True
     spans = np.flatnonzero(is_span & ~events.is_kind(*ANYWHERE))
-    return spans, np.where(in_closure, parent, -1)[spans].astype(np.int64)
+    owner = parent[spans].astype(np.int64)
+    owner[~in_closure[spans]] = -1
+    return spans, owner
 
 
 def _neighbours(
