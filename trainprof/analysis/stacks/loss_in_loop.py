@@ -39,6 +39,7 @@ from trainprof.analysis.timeline.ledger import (
 )
 from trainprof.record.schema import ForwardFlag, Kind, SyncFlag
 
+Int32 = npt.NDArray[np.int32]
 # Neither a span nor -1, which is around the outermost ones.
 _NONE: Final = -2
 # A LossInLoop's number of this place.
@@ -234,20 +235,20 @@ def _models_gaps(parts: PartsOfLoop) -> LossInLoop:
     return LossInLoop(start, end - start - covered.inside_ns(start, end), place)
 
 
-def _spans(parts: PartsOfLoop) -> tuple[Int64, Int64]:
+def _spans(parts: PartsOfLoop) -> tuple[Int32, Int32]:
     """Returns outermost spans and those in closures in order of start, and their closures."""
     events, parent = parts.events, parts.nesting.parent
     in_closure = (parent >= 0) & (events.kind[parent] == Kind.CLOSURE)
     is_span = in_closure.copy()
     is_span[parts.attribution.top] = True
-    spans = np.flatnonzero(is_span & ~events.is_kind(*ANYWHERE))
-    owner = parent[spans].astype(np.int64)
+    spans = np.flatnonzero(is_span & ~events.is_kind(*ANYWHERE)).astype(np.int32)
+    owner = parent[spans]
     owner[~in_closure[spans]] = -1
     return spans, owner
 
 
 def _neighbours(
-    events: Events, spans: Int64, owner: Int64, times: Int64, around: Int64
+    events: Events, spans: Int32, owner: Int32, times: Int64, around: Int64
 ) -> tuple[Int64, Int64]:
     """Returns the last span that began before each moment, and the next one, -1 for none.
 
@@ -257,6 +258,8 @@ def _neighbours(
     before, after = np.full((2, len(times)), -1, dtype=np.int64)
     for is_inside in (False, True):
         mine, here = (owner >= 0) == is_inside, (around >= 0) == is_inside
+        if not here.any():
+            continue
         index, of = (np.pad(column[mine], 1, constant_values=_NONE) for column in (spans, owner))
         following = np.searchsorted(events.start[spans[mine]], times[here], side="right")
         for neighbours, place in ((before, following), (after, following + 1)):
