@@ -18,6 +18,7 @@ from trainprof.analysis.pipeline.bounds import (
     predict,
     running_of,
 )
+from trainprof.analysis.run.metadata import known
 from trainprof.analysis.summary.levels import LEAST_GAIN
 from trainprof.analysis.summary.loader import (
     BLOCKED,
@@ -144,7 +145,7 @@ def cause_of(
     """
     if wait_share < limits.wait or _comes_once(inputs, limits):
         return None
-    is_uneven = _slow_share(loader.fetch, inputs) >= limits.slow_samples
+    is_uneven = _slow_share(loader.fetch, inputs, is_disturbed) >= limits.slow_samples
     is_uneven &= loader.fetch is None or not are_begun_parts(unusual_samples(loader.fetch))
     # No loader makes steps shorter than the device needs for them.
     paced = inputs if felt is None else _paced_by_device(inputs, felt)
@@ -433,12 +434,14 @@ def most_workers(inputs: PipelineInputs) -> int:
     return min(cores, inputs.shards or _MOST_WORKERS, _MOST_WORKERS)
 
 
-def _slow_share(fetch: Fetch | None, inputs: PipelineInputs) -> float:
+def _slow_share(fetch: Fetch | None, inputs: PipelineInputs, is_disturbed: bool) -> float:
     """Returns what a few slow batches take beyond the usual, as a share of batch preparation.
 
-    0 where no single sample is known to be slow: then something else slowed them.
+    0 where no single sample is known to be slow: then something else slowed them. Other programs
+    may have, where it is not known for how long a sample waited for a core.
     """
-    if fetch is None or not unusual_samples(fetch):
+    slow = [] if fetch is None else unusual_samples(fetch)
+    if not any(not is_disturbed or known(sample.get("kept_off_s")) is not None for sample in slow):
         return 0.0
     usual = like_the_usual(inputs).fetch_s
     is_slow = usual < inputs.fetch_s

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from support import summaries
 from support.cases import STEPS, Planted, case_of
 from support.findings import finding_of, is_silent, reports, row
 
@@ -46,3 +48,16 @@ def test_samples_that_begin_a_part_of_the_data_are_not_to_be_left_out() -> None:
     begins = [{**sample, "index": 1000 * number} for number, sample in samples]
     finding = finding_of("slow_samples", case_of(planted.having(fetch={"slow_samples": begins})))
     assert finding is None or "slow_indices" not in finding.evidence
+
+
+@pytest.mark.parametrize("kept_off_s", [0.0, None])
+def test_other_programs_may_have_slowed_a_sample(kept_off_s: float | None) -> None:
+    planted = slow(0.01)
+    assert planted.loader.fetch is not None
+    samples = [x | {"kept_off_s": kept_off_s} for x in planted.loader.fetch.slow_samples]
+    busy = {"host_percent": {"mean": 90.0}, "tree_percent": {"mean": 80.0}}
+    system = summaries.system(cpu=summaries.system().cpu | busy | {"pressure_some_share": 0.9})
+    case = case_of(planted.having(fetch={"slow_samples": samples}), system=system)
+    finding = finding_of("slow_samples", case)
+    assert finding is not None
+    assert ("slow_indices" in finding.evidence) is (kept_off_s is not None)
