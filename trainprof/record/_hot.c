@@ -120,20 +120,23 @@ static inline int has_failed(PyObject *result) {
     return result == NULL;
 }
 
-/* Reads a clock, NULL for the performance counter; returns -1 with an error set. */
-static inline int read_clock(PyObject *clock, uint64_t *ns) {
-    if (clock == NULL) {
-        *ns = monotonic_ns();
-        return 0;
-    }
-    PyObject *read = PyObject_CallNoArgs(clock);
-    *ns = as_number(read);
-    return has_failed(read) ? -1 : 0;
+/* Sets the number of a call's result, which is freed; returns -1 if there is none. */
+static inline int take_number(PyObject *result, uint64_t *number) {
+    *number = as_number(result);
+    return -has_failed(result);
 }
 
-/* Returns dict[id(thing)], borrowed, else NULL without an error: comparing ints runs no code. */
-static inline PyObject *get_by_id(PyObject *dict, void *thing) {
-    PyObject *key = PyLong_FromVoidPtr(thing);
+/* Reads a clock, NULL for the performance counter; returns -1 with an error set. */
+static inline int read_clock(PyObject *clock, uint64_t *ns) {
+    if (clock != NULL)
+        return take_number(PyObject_CallNoArgs(clock), ns);
+    *ns = monotonic_ns();
+    return 0;
+}
+
+/* Returns dict[id], borrowed, else NULL without an error: comparing ints runs no code. */
+static inline PyObject *get_by_id(PyObject *dict, void *id) {
+    PyObject *key = PyLong_FromVoidPtr(id);
     PyObject *value = key == NULL ? NULL : PyDict_GetItemWithError(dict, key);
     Py_XDECREF(key);
     PyErr_Clear();
@@ -190,10 +193,7 @@ static inline int put(Recorder *self, unsigned number, uint8_t kind, uint64_t st
 
 /* Returns a thread's number, -1 if it has none yet. */
 COLD static int number_of_other(Recorder *self, unsigned long thread) {
-    PyObject *key = PyLong_FromUnsignedLong(thread);
-    PyObject *number = key == NULL ? NULL : PyDict_GetItemWithError(self->threads, key);
-    Py_XDECREF(key);
-    PyErr_Clear();
+    PyObject *number = get_by_id(self->threads, (void *)thread);
     return number == NULL ? -1 : (int)as_number(number);
 }
 
@@ -203,13 +203,11 @@ static inline int number_of_thread(Recorder *self) {
     return thread == self->first_thread ? self->first_number : number_of_other(self, thread);
 }
 
-/* Emits a record where `put` cannot; returns -1 with the error of a signal handler of the script.
- */
+/* Emits a record where `put` cannot; returns -1 with an error of the script's signal handlers. */
 COLD static int emit_slowly(Recorder *self, uint8_t kind, uint64_t start, uint64_t end,
                             uint32_t site, uint64_t value, uint8_t flags) {
-    PyObject *slowly = self->slowly;
     return -has_failed(
-        PyObject_CallFunction(slowly, "iKKIKi", kind, start, end, site, value, flags));
+        PyObject_CallFunction(self->slowly, "iKKIKi", kind, start, end, site, value, flags));
 }
 
 /* Emits a record; returns as `emit_slowly`. */
@@ -447,11 +445,10 @@ static PyObject *call_timed(PyObject *me, PyObject *const *args, size_t nargsf, 
             return is_watched < 0 ? NULL : TWIN();
     }
     if (GIVEN(SITE) != Py_None && self->site == 0) {
-        PyObject *number = PyObject_CallNoArgs(GIVEN(SITE));
-        if (number == NULL)
+        uint64_t site;
+        if (take_number(PyObject_CallNoArgs(GIVEN(SITE)), &site) < 0)
             return NULL;
-        self->site = (uint32_t)as_number(number);
-        Py_DECREF(number);
+        self->site = (uint32_t)site;
     }
     BEGIN(start);
     PyObject *result = ORIGINAL();
@@ -549,29 +546,22 @@ static PyObject *call_next(PyObject *me, PyObject *const *args, size_t nargsf, P
         return ORIGINAL();
     if (PySet_GET_SIZE(GIVEN(1)) > 0)
         return TWIN();
-    PyObject *iterator = Py_NewRef(args[0]);
-    uint32_t loader = (uint32_t)as_number(get_by_id(GIVEN(0), iterator));
-    uint64_t start, end, number = 0;
-    if (read_clock(self->begin, &start) < 0) {
-        Py_DECREF(iterator);
-        return NULL;
-    }
+    uint32_t loader = (uint32_t)as_number(get_by_id(GIVEN(0), args[0]));
+    BEGIN(start);
+    PyObject *iterator = Py_NewRef(args[0]); /* a nested call may drop the caller's reference */
     PyObject *batch = ORIGINAL();
+    uint64_t end, number = 0;
     int is_end = batch == NULL && PyErr_Occurred() == PyExc_StopIteration;
     Kept kept = keep_error(batch);
     int failed = read_clock(self->end, &end) < 0;
     uint8_t kind = (uint8_t)(self->kind + (batch != NULL ? 0 : is_end ? 1 : 2));
-    if (!failed && batch != NULL) {
-        PyObject *yielded = get_if_there(iterator, NAME(NUM_YIELDED));
-        failed = yielded == NULL && PyErr_Occurred() != NULL;
-        number = as_number(yielded);
-        Py_XDECREF(yielded);
-    }
+    if (!failed && batch != NULL)
+        failed = take_number(get_if_there(iterator, NAME(NUM_YIELDED)), &number) < 0 &&
+                 PyErr_Occurred() != NULL;
     failed = failed || emit(self->recorder, kind, start, end, loader, number, 0) < 0;
-    if (!failed && (is_end || number == 1)) {
+    if (!failed && (is_end || number == 1))
         failed =
             has_failed(PyObject_CallFunctionObjArgs(GIVEN(is_end ? 2 : 3), iterator, batch, NULL));
-    }
     Py_DECREF(iterator);
     return give_back(batch, kept, failed);
 }
@@ -585,12 +575,11 @@ static PyObject *call_fetch(PyObject *me, PyObject *const *args, size_t nargsf, 
     if (names != NULL)
         return ORIGINAL();
     PyObject *held = get_if_there(args[0], NAME(STATE));
-    PyObject *to_pass = held == NULL ? NULL : PyObject_GetAttr(meter, NAME(TO_PASS));
     State *state = (State *)held;
-    uint64_t passing = as_number(to_pass), start, end;
-    Py_XDECREF(to_pass);
+    uint64_t passing, start, end;
     PyObject *one_less = NULL;
-    if (to_pass == NULL || !Py_IS_TYPE(held, &StateType) || state->is_stamped || passing == 0 ||
+    if (held == NULL || !Py_IS_TYPE(held, &StateType) || state->is_stamped ||
+        take_number(PyObject_GetAttr(meter, NAME(TO_PASS)), &passing) < 0 || passing == 0 ||
         (one_less = PyLong_FromUnsignedLongLong(passing - 1)) == NULL ||
         PyObject_SetAttr(meter, NAME(TO_PASS), one_less) < 0) {
         Py_XDECREF(one_less);
@@ -635,16 +624,13 @@ static PyObject *call_copy(PyObject *me, PyObject *const *args, size_t nargsf, P
     PyObject *result = ORIGINAL();
     if (result == NULL || count == 0 || result == args[0])
         return result;
-    PyObject **more = PyMem_Malloc((size_t)(all + 2) * sizeof(PyObject *)), *done = NULL;
-    PyObject *began = PyLong_FromUnsignedLongLong(start);
-    if (more != NULL && began != NULL) {
-        more[0] = began;
-        more[1] = result;
-        memcpy(more + 2, args, (size_t)all * sizeof(PyObject *));
+    /* On the stack: a call with many arguments has failed. */
+    PyObject *more[all + 2], *began = PyLong_FromUnsignedLongLong(start), *done = NULL;
+    more[0] = began;
+    more[1] = result;
+    memcpy(more + 2, args, (size_t)all * sizeof(PyObject *));
+    if (began != NULL)
         done = PyObject_Vectorcall(GIVEN(0), more, (size_t)count + 2, names);
-    } else if (more == NULL)
-        PyErr_NoMemory();
-    PyMem_Free(more);
     Py_XDECREF(began);
     if (has_failed(done))
         Py_CLEAR(result);
@@ -685,15 +671,13 @@ static int site_of_caller(Wrapper *self, PyObject *find, uint32_t *site) {
         Py_DECREF(code);
         return 0;
     }
-    PyObject *number = PyObject_CallOneArg(find, (PyObject *)frame);
-    if (number == NULL) {
+    uint64_t number;
+    if (take_number(PyObject_CallOneArg(find, (PyObject *)frame), &number) < 0) {
         Py_DECREF(code);
         return -1;
     }
-    *site = (uint32_t)as_number(number);
-    Py_DECREF(number);
     place->instruction = instruction;
-    place->site = *site;
+    place->site = *site = (uint32_t)number;
     Py_XSETREF(place->code, code);
     return 0;
 }
@@ -749,11 +733,11 @@ static PyObject *call_caller(PyObject *me, PyObject *const *args, size_t nargsf,
 static const struct {
     const char *name;
     vectorcallfunc call;
-    const char *given; /* types: dict, set, State, tuple; D, N, T: or None; o: any */
+    const char *given; /* types: dict, set, tuple, a State as i; any other as o; D, I, S: or None */
 } hooks[] = {
-    {"timed", call_timed, "DTNoooooo"}, {"step", call_step, "dsod"},
-    {"module", call_module, "Ssdoo"},   {"next", call_next, "dsoo"},
-    {"fetch", call_fetch, "o"},         {"collate", call_collate, "S"},
+    {"timed", call_timed, "DISoooooo"}, {"step", call_step, "dsod"},
+    {"module", call_module, "isdoo"},   {"next", call_next, "dsoo"},
+    {"fetch", call_fetch, "o"},         {"collate", call_collate, "i"},
     {"copy", call_copy, "o"},           {"read", call_read, "tooo"},
     {"caller", call_caller, "o"},
 };
@@ -768,15 +752,13 @@ static int is_given(PyObject *given, const char *types) {
         return 0;
     for (Py_ssize_t i = 0; types[i] != 0; i++) {
         PyObject *thing = PyTuple_GET_ITEM(given, i);
-        int is_it = types[i] == 'd'   ? PyDict_Check(thing)
-                    : types[i] == 'D' ? thing == Py_None || PyDict_Check(thing)
-                    : types[i] == 's' ? PyAnySet_Check(thing)
-                    : types[i] == 'N' ? thing == Py_None || PyAnySet_Check(thing)
-                    : types[i] == 'S' ? Py_IS_TYPE(thing, &StateType)
-                    : types[i] == 'T' ? thing == Py_None || Py_IS_TYPE(thing, &StateType)
-                    : types[i] == 't' ? PyTuple_Check(thing)
-                                      : 1;
-        if (!is_it)
+        char type = Py_TOLOWER(types[i]);
+        int is_it = type == 'd'   ? PyDict_Check(thing)
+                    : type == 's' ? PyAnySet_Check(thing)
+                    : type == 't' ? PyTuple_Check(thing)
+                    : type == 'i' ? Py_IS_TYPE(thing, &StateType)
+                                  : 1;
+        if (!is_it && (type == types[i] || thing != Py_None))
             return 0;
     }
     return 1;

@@ -38,6 +38,11 @@ NOTHING = SimpleNamespace(watchers=())
 CALLS = 3000
 
 
+@pytest.fixture(autouse=True)
+def _in_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PURE_PYTHON, raising=False)
+
+
 @pytest.fixture
 def log(tmp_path: Path) -> EventLog:
     return EventLog(str(tmp_path), role="script")
