@@ -46,14 +46,13 @@ enum {
     TO_PASS,
     TRAINING,
     HOLDS,
-    ARE_COUNTED,
     COMPILING,
     QUALNAME,
     NAMES
 };
 static const char *const texts[NAMES] = {
-    "watchers", "_num_yielded", "_trainprof",         "to_pass",      "training",
-    "holds",    "are_counted",  "_is_compiling_flag", "__qualname__",
+    "watchers", "_num_yielded", "_trainprof", "to_pass", "training", "holds", "_is_compiling_flag",
+    "__qualname__",
 };
 static PyObject *names_of[NAMES];
 #define NAME(which) names_of[which]
@@ -121,37 +120,43 @@ static inline int has_failed(PyObject *result) {
     return result == NULL;
 }
 
-/* Reads a clock, NULL for the performance counter; returns -1 with an error set. */
-static inline int read_clock(PyObject *clock, uint64_t *ns) {
-    if (clock == NULL) {
-        *ns = monotonic_ns();
-        return 0;
-    }
-    PyObject *read = PyObject_CallNoArgs(clock);
-    *ns = as_number(read);
-    return has_failed(read) ? -1 : 0;
+/* Sets the number of a call's result, which is freed; returns -1 if there is none. */
+static inline int take_number(PyObject *result, uint64_t *number) {
+    *number = as_number(result);
+    return -has_failed(result);
 }
 
-/* Returns dict[id(thing)], borrowed, else NULL without an error. */
-static inline PyObject *get_by_id(PyObject *dict, void *thing) {
-    PyObject *key = PyLong_FromVoidPtr(thing);
+/* Reads a clock, NULL for the performance counter; returns -1 with an error set. */
+static inline int read_clock(PyObject *clock, uint64_t *ns) {
+    if (clock != NULL)
+        return take_number(PyObject_CallNoArgs(clock), ns);
+    *ns = monotonic_ns();
+    return 0;
+}
+
+/* Returns dict[id], borrowed, else NULL without an error: comparing ints runs no code. */
+static inline PyObject *get_by_id(PyObject *dict, void *id) {
+    PyObject *key = PyLong_FromVoidPtr(id);
     PyObject *value = key == NULL ? NULL : PyDict_GetItemWithError(dict, key);
     Py_XDECREF(key);
     PyErr_Clear();
     return value;
 }
 
-/* Returns whether a result, which is freed, is True; an error is cleared. */
+/* Returns whether a result, which is freed, is true; -1 with the error of the call or of a mode or
+   signal handler of the script in it. */
 static inline int is_true(PyObject *result) {
-    if (result == NULL)
-        PyErr_Clear();
+    int is_it = result == NULL ? -1 : PyObject_IsTrue(result);
     Py_XDECREF(result);
-    return result == Py_True;
+    return is_it;
 }
 
-/* Returns whether an attribute is True; 0 if it is absent. */
-static inline int has_true(PyObject *thing, PyObject *name) {
-    return is_true(PyObject_GetAttr(thing, name));
+/* Returns an attribute, else NULL: without an error if it is absent. */
+static inline PyObject *get_if_there(PyObject *thing, PyObject *name) {
+    PyObject *value = PyObject_GetAttr(thing, name);
+    if (value == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
+        PyErr_Clear();
+    return value;
 }
 
 /* --- the cursor of the event log --- */
@@ -188,10 +193,7 @@ static inline int put(Recorder *self, unsigned number, uint8_t kind, uint64_t st
 
 /* Returns a thread's number, -1 if it has none yet. */
 COLD static int number_of_other(Recorder *self, unsigned long thread) {
-    PyObject *key = PyLong_FromUnsignedLong(thread);
-    PyObject *number = key == NULL ? NULL : PyDict_GetItemWithError(self->threads, key);
-    Py_XDECREF(key);
-    PyErr_Clear();
+    PyObject *number = get_by_id(self->threads, (void *)thread);
     return number == NULL ? -1 : (int)as_number(number);
 }
 
@@ -201,13 +203,11 @@ static inline int number_of_thread(Recorder *self) {
     return thread == self->first_thread ? self->first_number : number_of_other(self, thread);
 }
 
-/* Emits a record where `put` cannot; returns -1 with the error of a signal handler of the script.
- */
+/* Emits a record where `put` cannot; returns -1 with an error of the script's signal handlers. */
 COLD static int emit_slowly(Recorder *self, uint8_t kind, uint64_t start, uint64_t end,
                             uint32_t site, uint64_t value, uint8_t flags) {
-    PyObject *slowly = self->slowly;
     return -has_failed(
-        PyObject_CallFunction(slowly, "iKKIKi", kind, start, end, site, value, flags));
+        PyObject_CallFunction(self->slowly, "iKKIKi", kind, start, end, site, value, flags));
 }
 
 /* Emits a record; returns as `emit_slowly`. */
@@ -416,18 +416,10 @@ static int call_watchers(PyObject *signal, PyObject *argument) {
     return failed ? -1 : 0;
 }
 
-static int has_watchers(PyObject *signal) {
-    PyObject *watchers = PyObject_GetAttr(signal, NAME(WATCHERS));
-    int has = watchers != NULL && PyTuple_GET_SIZE(watchers) > 0;
-    PyErr_Clear();
-    Py_XDECREF(watchers);
-    return has;
-}
-
 /* Returns whether torch.compile traces; `names` are those of torch.compiler. */
 static inline int is_compiling(PyObject *names) {
     PyObject *flag = PyDict_GetItemWithError(names, NAME(COMPILING));
-    if (flag == NULL)
+    if (flag == NULL) /* comparing names runs no code */
         PyErr_Clear();
     return flag == Py_True;
 }
@@ -447,25 +439,29 @@ static PyObject *call_timed(PyObject *me, PyObject *const *args, size_t nargsf, 
     }
     if (GIVEN(COMPILER) != Py_None && is_compiling(GIVEN(COMPILER)))
         return ORIGINAL();
-    if (GIVEN(BEFORE) != Py_None && has_watchers(GIVEN(BEFORE)))
-        return TWIN();
+    if (GIVEN(BEFORE) != Py_None) {
+        int is_watched = is_true(PyObject_GetAttr(GIVEN(BEFORE), NAME(WATCHERS)));
+        if (is_watched != 0)
+            return is_watched < 0 ? NULL : TWIN();
+    }
     if (GIVEN(SITE) != Py_None && self->site == 0) {
-        PyObject *number = PyObject_CallNoArgs(GIVEN(SITE));
-        if (number == NULL)
+        uint64_t site;
+        if (take_number(PyObject_CallNoArgs(GIVEN(SITE)), &site) < 0)
             return NULL;
-        self->site = (uint32_t)as_number(number);
-        Py_DECREF(number);
+        self->site = (uint32_t)site;
     }
     BEGIN(start);
     PyObject *result = ORIGINAL();
     uint64_t end;
     Kept kept = keep_error(result);
-    int failed = read_clock(self->end, &end) < 0 ||
-                 emit(self->recorder, self->kind, start, end, self->site, 0,
-                      GIVEN(GRAD) != Py_None && is_true(PyObject_CallNoArgs(GIVEN(GRAD)))) < 0 ||
-                 (GIVEN(AFTER) != Py_None && call_watchers(GIVEN(AFTER), NULL) < 0) ||
-                 (GIVEN(IF) != Py_None && is_true(PyObject_CallNoArgs(GIVEN(IF))) &&
-                  call_watchers(GIVEN(THEN), NULL) < 0);
+    int has_grad = 0, is_then = 0;
+    int failed =
+        read_clock(self->end, &end) < 0 ||
+        (GIVEN(GRAD) != Py_None && (has_grad = is_true(PyObject_CallNoArgs(GIVEN(GRAD)))) < 0) ||
+        emit(self->recorder, self->kind, start, end, self->site, 0, (uint8_t)has_grad) < 0 ||
+        (GIVEN(AFTER) != Py_None && call_watchers(GIVEN(AFTER), NULL) < 0) ||
+        (GIVEN(IF) != Py_None && (is_then = is_true(PyObject_CallNoArgs(GIVEN(IF)))) < 0) ||
+        (is_then && call_watchers(GIVEN(THEN), NULL) < 0);
     return give_back(result, kept, failed);
 }
 
@@ -494,14 +490,14 @@ static PyObject *call_step(PyObject *me, PyObject *const *args, size_t nargsf, P
 /* Returns whether a module is in training mode, -1 with an error. */
 static int is_training(PyObject *module, PyObject *ask) {
     PyObject *own = PyObject_GenericGetDict(module, NULL);
+    if (own == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
+        PyErr_Clear();
     PyObject *mode = own == NULL ? NULL : PyDict_GetItemWithError(own, NAME(TRAINING));
-    PyErr_Clear();
     int is_it = mode == Py_True;
-    if (mode == NULL || mode == Py_None) {
-        PyObject *answer = PyObject_CallOneArg(ask, module);
-        is_it = answer == NULL ? -1 : answer == Py_True;
-        Py_XDECREF(answer);
-    }
+    if (mode == NULL && PyErr_Occurred())
+        is_it = -1;
+    else if (mode == NULL || mode == Py_None)
+        is_it = is_true(PyObject_CallOneArg(ask, module));
     Py_XDECREF(own);
     return is_it;
 }
@@ -533,14 +529,12 @@ static PyObject *call_module(PyObject *me, PyObject *const *args, size_t nargsf,
     uint64_t end;
     Kept kept = keep_error(result);
     inside->thread = 0;
-    int failed = read_clock(self->end, &end) < 0, mode = 0;
-    if (!failed) {
-        int has_grad = is_true(PyObject_CallNoArgs(GIVEN(GRAD)));
-        if (kind == self->kind)
-            mode = is_training(args[0], GIVEN(IS_TRAINING));
-        failed = mode < 0 || emit(self->recorder, kind, start, end, site, 0,
-                                  (uint8_t)(has_grad | mode << 1)) < 0;
-    }
+    int has_grad = 0, mode = 0;
+    int failed =
+        read_clock(self->end, &end) < 0 ||
+        (has_grad = is_true(PyObject_CallNoArgs(GIVEN(GRAD)))) < 0 ||
+        (kind == self->kind && (mode = is_training(args[0], GIVEN(IS_TRAINING))) < 0) ||
+        emit(self->recorder, kind, start, end, site, 0, (uint8_t)(has_grad | mode << 1)) < 0;
     return give_back(result, kept, failed);
 }
 
@@ -552,30 +546,22 @@ static PyObject *call_next(PyObject *me, PyObject *const *args, size_t nargsf, P
         return ORIGINAL();
     if (PySet_GET_SIZE(GIVEN(1)) > 0)
         return TWIN();
-    PyObject *iterator = Py_NewRef(args[0]);
-    uint32_t loader = (uint32_t)as_number(get_by_id(GIVEN(0), iterator));
-    uint64_t start, end, number = 0;
-    if (read_clock(self->begin, &start) < 0) {
-        Py_DECREF(iterator);
-        return NULL;
-    }
+    uint32_t loader = (uint32_t)as_number(get_by_id(GIVEN(0), args[0]));
+    BEGIN(start);
+    PyObject *iterator = Py_NewRef(args[0]); /* a nested call may drop the caller's reference */
     PyObject *batch = ORIGINAL();
+    uint64_t end, number = 0;
     int is_end = batch == NULL && PyErr_Occurred() == PyExc_StopIteration;
     Kept kept = keep_error(batch);
     int failed = read_clock(self->end, &end) < 0;
     uint8_t kind = (uint8_t)(self->kind + (batch != NULL ? 0 : is_end ? 1 : 2));
-    if (!failed && batch != NULL) {
-        PyObject *yielded = PyObject_GetAttr(iterator, NAME(NUM_YIELDED));
-        if (yielded == NULL)
-            PyErr_Clear();
-        number = as_number(yielded);
-        Py_XDECREF(yielded);
-    }
+    if (!failed && batch != NULL)
+        failed = take_number(get_if_there(iterator, NAME(NUM_YIELDED)), &number) < 0 &&
+                 PyErr_Occurred() != NULL;
     failed = failed || emit(self->recorder, kind, start, end, loader, number, 0) < 0;
-    if (!failed && (is_end || number == 1)) {
+    if (!failed && (is_end || number == 1))
         failed =
             has_failed(PyObject_CallFunctionObjArgs(GIVEN(is_end ? 2 : 3), iterator, batch, NULL));
-    }
     Py_DECREF(iterator);
     return give_back(batch, kept, failed);
 }
@@ -588,20 +574,17 @@ static PyObject *call_fetch(PyObject *me, PyObject *const *args, size_t nargsf, 
         return names == NULL ? ORIGINAL() : TWIN();
     if (names != NULL)
         return ORIGINAL();
-    PyObject *held = PyObject_GetAttr(args[0], NAME(STATE));
-    PyObject *to_pass = held == NULL ? NULL : PyObject_GetAttr(meter, NAME(TO_PASS));
-    PyErr_Clear();
+    PyObject *held = get_if_there(args[0], NAME(STATE));
     State *state = (State *)held;
-    uint64_t passing = as_number(to_pass), start, end;
-    Py_XDECREF(to_pass);
+    uint64_t passing, start, end;
     PyObject *one_less = NULL;
-    if (held == NULL || !Py_IS_TYPE(held, &StateType) || state->is_stamped || passing == 0 ||
+    if (held == NULL || !Py_IS_TYPE(held, &StateType) || state->is_stamped ||
+        take_number(PyObject_GetAttr(meter, NAME(TO_PASS)), &passing) < 0 || passing == 0 ||
         (one_less = PyLong_FromUnsignedLongLong(passing - 1)) == NULL ||
         PyObject_SetAttr(meter, NAME(TO_PASS), one_less) < 0) {
-        PyErr_Clear();
         Py_XDECREF(one_less);
         Py_XDECREF(held);
-        return TWIN();
+        return PyErr_Occurred() != NULL ? NULL : TWIN();
     }
     Py_DECREF(one_less);
     state->collate_began_ns = 0;
@@ -613,10 +596,9 @@ static PyObject *call_fetch(PyObject *me, PyObject *const *args, size_t nargsf, 
     PyObject *batch = ORIGINAL();
     Kept kept = keep_error(batch);
     int failed = read_clock(self->end, &end) < 0;
-    if (!failed && end - start >= (uint64_t)self->limit) {
+    if (!failed && end - start >= (uint64_t)self->limit)
         failed = has_failed(PyObject_CallMethod(meter, "took", "K", end - start));
-    }
-    if (state->collate_began_ns != 0)
+    if (!failed && state->collate_began_ns != 0)
         value |= (end - state->collate_began_ns) << 24;
     failed = failed ||
              emit(self->recorder, self->kind, start, end, state->loader, value, state->worker) < 0;
@@ -642,16 +624,13 @@ static PyObject *call_copy(PyObject *me, PyObject *const *args, size_t nargsf, P
     PyObject *result = ORIGINAL();
     if (result == NULL || count == 0 || result == args[0])
         return result;
-    PyObject **more = PyMem_Malloc((size_t)(all + 2) * sizeof(PyObject *)), *done = NULL;
-    PyObject *began = PyLong_FromUnsignedLongLong(start);
-    if (more != NULL && began != NULL) {
-        more[0] = began;
-        more[1] = result;
-        memcpy(more + 2, args, (size_t)all * sizeof(PyObject *));
+    /* On the stack: a call with many arguments has failed. */
+    PyObject *more[all + 2], *began = PyLong_FromUnsignedLongLong(start), *done = NULL;
+    more[0] = began;
+    more[1] = result;
+    memcpy(more + 2, args, (size_t)all * sizeof(PyObject *));
+    if (began != NULL)
         done = PyObject_Vectorcall(GIVEN(0), more, (size_t)count + 2, names);
-    } else if (more == NULL)
-        PyErr_NoMemory();
-    PyMem_Free(more);
     Py_XDECREF(began);
     if (has_failed(done))
         Py_CLEAR(result);
@@ -692,15 +671,13 @@ static int site_of_caller(Wrapper *self, PyObject *find, uint32_t *site) {
         Py_DECREF(code);
         return 0;
     }
-    PyObject *number = PyObject_CallOneArg(find, (PyObject *)frame);
-    if (number == NULL) {
+    uint64_t number;
+    if (take_number(PyObject_CallOneArg(find, (PyObject *)frame), &number) < 0) {
         Py_DECREF(code);
         return -1;
     }
-    *site = (uint32_t)as_number(number);
-    Py_DECREF(number);
     place->instruction = instruction;
-    place->site = *site;
+    place->site = *site = (uint32_t)number;
     Py_XSETREF(place->code, code);
     return 0;
 }
@@ -713,12 +690,15 @@ static inline int is_plain(PyObject *tensor, PyObject *types) {
 }
 
 /* read: given the plain types, the object that says whether all tensors are on the host, the
-   function that returns a frame's site, the bursts: of `limit` reads, `left` are left in this one.
- */
+   function that returns a frame's site, the bursts, whose `end` returns whether reads are counted
+   from then on: of `limit` reads, `left` are left in this one. */
 static PyObject *call_read(PyObject *me, PyObject *const *args, size_t nargsf, PyObject *names) {
     enum { TYPES, HOST_ONLY, FIND, BURSTS };
     Wrapper *self = (Wrapper *)me;
-    if (PyVectorcall_NARGS(nargsf) == 0 || !has_true(GIVEN(HOST_ONLY), NAME(HOLDS)))
+    int are_on_host = is_true(PyObject_GetAttr(GIVEN(HOST_ONLY), NAME(HOLDS)));
+    if (are_on_host < 0)
+        return NULL;
+    if (PyVectorcall_NARGS(nargsf) == 0 || !are_on_host)
         return TWIN();
     if (self->is_off || !is_plain(args[0], GIVEN(TYPES)))
         return ORIGINAL();
@@ -730,9 +710,10 @@ static PyObject *call_read(PyObject *me, PyObject *const *args, size_t nargsf, P
     if (!failed && site != 0) {
         failed = emit(self->recorder, self->kind, start, start, site, 0, self->flags) < 0;
         if (!failed && --self->left <= 0) {
-            failed = has_failed(PyObject_CallMethod(GIVEN(BURSTS), "end", NULL));
+            int are_counted = is_true(PyObject_CallMethod(GIVEN(BURSTS), "end", NULL));
+            failed = are_counted < 0;
             self->left = self->limit;
-            self->is_off = !has_true(GIVEN(BURSTS), NAME(ARE_COUNTED));
+            self->is_off = are_counted == 0;
         }
     }
     return give_back(result, kept, failed);
@@ -752,11 +733,11 @@ static PyObject *call_caller(PyObject *me, PyObject *const *args, size_t nargsf,
 static const struct {
     const char *name;
     vectorcallfunc call;
-    const char *given; /* types: dict, set, State, tuple; D, N, T: or None; o: any */
+    const char *given; /* types: dict, set, tuple, a State as i; any other as o; D, I, S: or None */
 } hooks[] = {
-    {"timed", call_timed, "DTNoooooo"}, {"step", call_step, "dsod"},
-    {"module", call_module, "Ssdoo"},   {"next", call_next, "dsoo"},
-    {"fetch", call_fetch, "o"},         {"collate", call_collate, "S"},
+    {"timed", call_timed, "DISoooooo"}, {"step", call_step, "dsod"},
+    {"module", call_module, "isdoo"},   {"next", call_next, "dsoo"},
+    {"fetch", call_fetch, "o"},         {"collate", call_collate, "i"},
     {"copy", call_copy, "o"},           {"read", call_read, "tooo"},
     {"caller", call_caller, "o"},
 };
@@ -771,15 +752,13 @@ static int is_given(PyObject *given, const char *types) {
         return 0;
     for (Py_ssize_t i = 0; types[i] != 0; i++) {
         PyObject *thing = PyTuple_GET_ITEM(given, i);
-        int is_it = types[i] == 'd'   ? PyDict_Check(thing)
-                    : types[i] == 'D' ? thing == Py_None || PyDict_Check(thing)
-                    : types[i] == 's' ? PyAnySet_Check(thing)
-                    : types[i] == 'N' ? thing == Py_None || PyAnySet_Check(thing)
-                    : types[i] == 'S' ? Py_IS_TYPE(thing, &StateType)
-                    : types[i] == 'T' ? thing == Py_None || Py_IS_TYPE(thing, &StateType)
-                    : types[i] == 't' ? PyTuple_Check(thing)
-                                      : 1;
-        if (!is_it)
+        char type = Py_TOLOWER(types[i]);
+        int is_it = type == 'd'   ? PyDict_Check(thing)
+                    : type == 's' ? PyAnySet_Check(thing)
+                    : type == 't' ? PyTuple_Check(thing)
+                    : type == 'i' ? Py_IS_TYPE(thing, &StateType)
+                                  : 1;
+        if (!is_it && (type == types[i] || thing != Py_None))
             return 0;
     }
     return 1;
@@ -813,8 +792,9 @@ static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     }
     self->places = places;
     self->call = hooks[at].call;
-    /* What PyObject_Vectorcall looks up at each call. */
-    self->call_original = PyVectorcall_Function(original);
+    /* What PyObject_Vectorcall looks up at each call: a class of the script may replace it. */
+    if (!PyType_HasFeature(Py_TYPE(original), Py_TPFLAGS_HEAPTYPE))
+        self->call_original = PyVectorcall_Function(original);
     if (self->call_original == NULL)
         self->call_original = PyObject_Vectorcall;
     self->original = Py_NewRef(original);
@@ -883,8 +863,12 @@ static PyObject *wrapper_class(PyObject *me, void *unused) {
     return PyObject_GetAttrString(((Wrapper *)me)->original, "__class__");
 }
 
-/* By name, as a function; a copy is the same one. */
+/* By name, as a function; a copy is the same one. The collate function, which has no name of its
+   own, as its twin. */
 static PyObject *wrapper_reduce(PyObject *me, PyObject *unused) {
+    Wrapper *self = (Wrapper *)me;
+    if (self->call == call_collate)
+        return PyObject_CallMethod(self->twin, "__reduce__", NULL);
     return PyObject_GetAttr(me, NAME(QUALNAME));
 }
 
@@ -935,12 +919,23 @@ static PyMemberDef state_members[] = {
     {NULL},
 };
 
+/* A copy, or one in another process, has no state of ours. */
+static PyObject *state_reduce(PyObject *me, PyObject *unused) {
+    return Py_BuildValue("O()", (PyObject *)Py_TYPE(Py_None));
+}
+
+static PyMethodDef state_methods[] = {
+    {"__reduce__", state_reduce, METH_NOARGS, NULL},
+    {NULL},
+};
+
 static PyTypeObject StateType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "trainprof.record._hot.State",
     .tp_basicsize = sizeof(State),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = PyType_GenericNew,
     .tp_members = state_members,
+    .tp_methods = state_methods,
 };
 
 /* --- the module --- */

@@ -257,7 +257,7 @@ FAULTS: list[tuple[Callable[[], list[Probe]], str, Callable[[], Any]]] = [
         lambda: torch.optim.SGD([parameter()], lr=0.5).step(),
     ),
     (loader_probes, "loading.loader_metadata.describe", epochs),
-    (lambda: loader_probes(FetchProbe), "spans.fetch._timed", epochs),
+    (lambda: loader_probes(FetchProbe), "spans.fetch._TimedCollate", epochs),
     (lambda: [SyncProbe()], "patching.call_site.CallSites.name", lambda: torch.tensor(3).item()),
 ]
 

@@ -38,6 +38,11 @@ NOTHING = SimpleNamespace(watchers=())
 CALLS = 3000
 
 
+@pytest.fixture(autouse=True)
+def _in_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PURE_PYTHON, raising=False)
+
+
 @pytest.fixture
 def log(tmp_path: Path) -> EventLog:
     return EventLog(str(tmp_path), role="script")
@@ -233,7 +238,7 @@ def hooks(log: EventLog) -> dict[str, list[Callable[[], Any]]]:
     thing, state, owner = SimpleNamespace(_num_yielded=2), hot.State(), SimpleNamespace()
     owner._trainprof = state
     meter = SimpleNamespace(to_pass=1 << 40, took=lambda ns: None)
-    bursts = SimpleNamespace(end=lambda: None, are_counted=True)
+    bursts = SimpleNamespace(end=lambda: True)
     known, names = {id(thing): 7}, {"_is_compiling_flag": False}
     classes = {id(SimpleNamespace): (int(Kind.FORWARD), 5)}
     given: dict[str, tuple[Any, ...]] = {
@@ -378,6 +383,62 @@ def test_a_handler_within_a_call_raises_as_without_us(log: EventLog) -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert len(events(log)) == 1
+
+
+class Reading:
+    """Its attributes are properties of the script."""
+
+    @property
+    def _num_yielded(self) -> int:
+        raise Late
+
+    _trainprof = _num_yielded
+
+
+WHERE_THE_SCRIPT_MAY_RUN: list[tuple[str, tuple[Any, ...]]] = [
+    ("timed", (*(None,) * 3, raise_late, *(None,) * 5)),
+    ("timed", (*(None,) * 7, raise_late, NOTHING)),
+    ("module", (hot.State(), set(), {id(Reading): (int(Kind.BACKWARD), 5)}, raise_late, bool)),
+    ("module", (hot.State(), set(), {id(Reading): (int(Kind.BACKWARD), 5)}, bool, raise_late)),
+    ("next", ({}, set(), raise_late, raise_late)),
+    ("fetch", (SimpleNamespace(to_pass=1),)),
+]
+
+
+@pytest.mark.parametrize(("hook", "given"), WHERE_THE_SCRIPT_MAY_RUN)
+def test_what_is_raised_in_code_of_the_script_reaches_it(
+    log: EventLog, hook: str, given: tuple[Any, ...]
+) -> None:
+    """As by its modes, its properties and its signal handlers in these."""
+    arguments = (Reading(), [1]) if hook == "fetch" else (Reading(),)
+    with pytest.raises(Late):
+        wrapped(log, lambda *_: 1, hook, *given)(*arguments)
+    if hook == "module":
+        with pytest.raises(Late) as raised:
+            wrapped(log, fails, hook, *given)(*arguments)
+        assert type(raised.value.__context__) is LookupError
+
+
+def test_an_original_that_changes_is_called_as_it_is_then(log: EventLog) -> None:
+    def original() -> int:
+        return 1
+
+    class Partial(functools.partial[int]):
+        pass
+
+    partial = Partial(original)
+    calls = wrapped(log, original), wrapped(log, partial)
+    assert [call() for call in calls] == [1, 1]
+    original.__code__ = (lambda: 2).__code__
+    assert [call() for call in calls] == [2, 2]
+    Partial.__call__ = lambda self: 3  # type: ignore[method-assign, assignment, misc]
+    assert [call() for call in calls] == [2, partial()] == [2, 3]
+
+
+def test_copies_have_no_state_of_ours() -> None:
+    state = hot.State()
+    copies = copy.copy(state), copy.deepcopy(state), pickle.loads(pickle.dumps(state))
+    assert copies == (None, None, None)
 
 
 def test_a_generator_is_passed_on_untouched(log: EventLog) -> None:

@@ -154,7 +154,7 @@ class FetchProbe:
                 stream = StreamSamples(self._torch, session, info.seed - info.id)
                 first = patcher.guarded(stream.add)
             collate = fetcher.collate_fn
-            timed = _timed(collate, kept, now, first)
+            timed = _TimedCollate(collate, kept, now, first)
             in_c = None if first is not None else session.in_c("collate", kept)
             fetcher.collate_fn = timed if in_c is None else in_c(collate, timed)
             fetcher._trainprof = kept
@@ -197,26 +197,39 @@ class _Fetcher:
     is_stamped: bool = False
     collate_began_ns: int = 0  # in this fetch
 
+    def __reduce__(self) -> Any:
+        return type(None), ()  # a copy, or one in another process, has no state of ours
 
-def _timed(
-    collate: Wrapped, kept: _Fetcher, now: Callable[[], int], first: Callable[[Any], None] | None
-) -> Wrapped:
-    """Returns `collate` that notes when it begins; `first` gets the first batches' samples."""
-    left = 0 if first is None else COMPARED
 
-    def timed(samples: Any) -> Any:
-        nonlocal left
-        if left and first is not None:
-            left -= 1
-            first(samples)
-        kept.collate_began_ns = now()
+class _TimedCollate:
+    """Calls `collate` and notes when it begins; `first` gets the first batches' samples."""
+
+    __slots__ = ("_collate", "_first", "_kept", "_left", "_now")
+
+    def __init__(
+        self,
+        collate: Wrapped,
+        kept: _Fetcher,
+        now: Callable[[], int],
+        first: Callable[[Any], None] | None,
+    ) -> None:
+        self._collate, self._kept, self._now, self._first = collate, kept, now, first
+        self._left = 0 if first is None else COMPARED
+
+    @uncounted
+    def __call__(self, samples: Any) -> Any:
+        if self._left and self._first is not None:
+            self._left -= 1
+            self._first(samples)
+        self._kept.collate_began_ns = self._now()
         try:
-            return collate(samples)
+            return self._collate(samples)
         except BaseException as error:
             hide_our_frame(error)
             raise
 
-    return uncounted(timed)
+    def __reduce__(self) -> Any:
+        return max, ((self._collate,),)  # which returns `collate` itself
 
 
 DEFAULT_KEPT: Final = 10

@@ -68,13 +68,15 @@ class _Bursts:
         self.are_counted, self.left, self._bursts_left = True, _BURST, _BURSTS
         self._began_ns = now()
 
-    def end(self) -> None:
+    def end(self) -> bool:
+        """Ends a burst; returns whether reads are counted from now on."""
         end_ns = self._now()
         self._bursts_left -= end_ns - self._began_ns < _BURST_NS
         self.left, self._began_ns = _BURST, end_ns
         if not self._bursts_left and self.are_counted:
             self.are_counted = False
             self._stop(end_ns)
+        return self.are_counted
 
 
 class _Chain:
@@ -152,7 +154,8 @@ class SyncProbe:
         for function in (*methods, self._chain.end, _Bursts.end, _place_of, caller_of):
             let_dynamo_skip(function, and_all_below=True)
         for name, flag in TENSOR_CALLS.items():
-            bursts = _Bursts(session.now, partial(self._stop_counting, name, int(flag)))
+            stop = patcher.guarded(partial(self._stop_counting, name, int(flag)))
+            bursts = _Bursts(session.now, stop)
             make = partial(self._make_read, bursts, int(flag))
             given = tuple(self.plain_types), self._host_only, self._site_in_c, bursts
             in_c = session.in_c("read", *given, kind=_SYNC, flags=flag | _ON_CPU, limit=_BURST)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from trainprof.inside.process.usage import own_cores
 from trainprof.inside.spans.fetch import FetchProbe
+from trainprof.record.hot import PURE_PYTHON
 from trainprof.record.schema import Kind, Topic
 
 
@@ -45,6 +49,25 @@ def test_without_batching(recorder: Recorder) -> None:
     recorder.start(*loader_probes(FetchProbe))
     assert len(list(DataLoader(Stream(), batch_size=None))) == 5
     assert [e.samples for e in recorder.read().of(Kind.FETCH)] == [1] * 6
+
+
+def pickled(fetcher: Any) -> Any:
+    return pickle.loads(pickle.dumps(fetcher))
+
+
+@pytest.mark.parametrize("pure", ["0", "1"])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+def test_a_fetcher_can_be_copied_as_without_us(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, copied: Callable[[Any], Any], pure: str
+) -> None:
+    monkeypatch.setenv(PURE_PYTHON, pure)
+    recorder.start(*loader_probes(FetchProbe))
+    fetcher = iter(DataLoader(Numbers(5), batch_size=2))._dataset_fetcher  # type: ignore[attr-defined]
+    for made in (fetcher, copied(fetcher), copied(copied(fetcher)), fetcher):
+        assert made.fetch([1, 2]).tolist() == [1, 2]
+    assert copied(fetcher.collate_fn) is default_collate
+    fetches = recorder.read().of(Kind.FETCH)
+    assert [(e.samples, e.collate_ns > 0) for e in fetches] == [(2, True)] * 4
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

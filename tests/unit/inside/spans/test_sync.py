@@ -16,6 +16,7 @@ import torch
 from support.session import FakeClock, Recorder
 
 from trainprof.inside.spans.sync import TENSOR_CALLS, SyncProbe, _Chain
+from trainprof.record.hot import PURE_PYTHON
 from trainprof.record.schema import Kind, SyncFlag, Topic
 
 CALLS: list[tuple[Callable[[Any], Any], SyncFlag]] = [
@@ -97,6 +98,21 @@ def test_a_method_is_taken_back_unless_the_script_keeps_it(
     assert getattr(torch.Tensor, name) is (kept[0] if is_kept else bare)
     assert all(pickle.loads(pickle.dumps(method)) is method for method in kept)
     assert len(recorder.read().of(Kind.SYNC)) == READS
+
+
+@pytest.mark.parametrize("pure", ["0", "1"])
+def test_an_error_of_ours_at_the_end_of_counting_stays_with_us(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, pure: str
+) -> None:
+    monkeypatch.setattr("trainprof.inside.spans.sync.may_have_device", lambda torch: False)
+    monkeypatch.setattr(SyncProbe, "_stop_counting", lambda *_: {}["ours"])
+    monkeypatch.setenv(PURE_PYTHON, pure)
+    recorder.start(SyncProbe(), now=itertools.count(step=10_000).__next__)
+    value = torch.tensor(3)
+    assert sum(value.item() for _ in range(READS + 100)) == 3 * (READS + 100)
+    recording = recorder.read()
+    assert len(recording.of(Kind.SYNC)) == READS
+    assert [fault["probe"] for fault in recording.notes(Topic.PROBE_FAILED)] == ["sync"]
 
 
 def test_synchronize(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
