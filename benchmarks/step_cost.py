@@ -7,7 +7,7 @@ second before and after: each round has a block without probes, one with them in
 their twins in Python. What goes on in other processes and at the ends of a run is not in it:
 overhead.py tells that. Compared are the fast steps of a block (the first quartile), which other
 programs disturb least, with those of the blocks before and after. Printed are medians over rounds,
-with their quartiles, and what a page would say: an event's cost, measured beside each block.
+with their quartiles, and what a page would say: an event's cost, measured before each block.
 """
 
 from __future__ import annotations

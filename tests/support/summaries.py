@@ -313,6 +313,12 @@ def system(**changes: Any) -> System:
     return replace(plain, **changes)
 
 
+def disturbed_system() -> System:
+    """Other programs keep nearly all of the cores busy."""
+    busy = {"host_percent": {"mean": 90.0}, "tree_percent": {"mean": 80.0}}
+    return system(cpu={**system().cpu, **busy, "pressure_some_share": 0.9})
+
+
 def utilization(histogram: dict[int, float]) -> Utilization:
     """A GPU that was as busy as the shares of time by tens of percent say; 10 is 100 %."""
     values = sorted(

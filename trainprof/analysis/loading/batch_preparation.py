@@ -13,7 +13,6 @@ from trainprof.analysis.loading.fetches import (
     Details,
     FetchTable,
     Float64,
-    Int32,
     copying_loaders,
     fetch_table,
     innermost_around,
@@ -46,6 +45,7 @@ from trainprof.analysis.summary.loader import Fetch, WorkerThreads
 from trainprof.analysis.timeline.events import (
     Bool,
     Events,
+    Int32,
     Int64,
     ProcessLog,
     joined_tables,

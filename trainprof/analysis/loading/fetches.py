@@ -8,11 +8,17 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trainprof.analysis.timeline.events import Bool, Events, Int64, joined_tables, rows_of
+from trainprof.analysis.timeline.events import (
+    Bool,
+    Events,
+    Int32,
+    Int64,
+    joined_tables,
+    rows_of,
+)
 from trainprof.record.schema import COLLATE_SHIFT, FAULTS_SHIFT, NOT_REPORTED, Kind
 
 Float64 = npt.NDArray[np.float64]
-Int32 = npt.NDArray[np.int32]
 Details = npt.NDArray[np.void]
 
 # Loaders inside the datasets of loaders.

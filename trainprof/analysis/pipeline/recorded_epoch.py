@@ -74,14 +74,12 @@ def recorded_epochs(
     """
     chosen = np.flatnonzero(p.trained() if p.trained().any() else p.batches > 0)
     events, is_of_loader = timeline.events, timeline.events.site == p.loader
-    nexts, draws, inits = (
-        events.where(is_of_loader & events.is_kind(*kinds))
-        for kinds in (
-            (Kind.LOADER_NEXT,),
-            (Kind.SAMPLER,),
-            (Kind.LOADER_INIT, Kind.LOADER_RESET),
-        )
-    )
+
+    def of_loader(*kinds: Kind) -> Events:
+        return events.where(is_of_loader & events.is_kind(*kinds))
+
+    nexts, draws = of_loader(Kind.LOADER_NEXT), of_loader(Kind.SAMPLER)
+    inits = of_loader(Kind.LOADER_INIT, Kind.LOADER_RESET)
     by_workers = (fetches.worker > 0) == (setting.workers > 0)
     own = np.flatnonzero((fetches.loader == p.loader) & by_workers)
     own = own[np.argsort(fetches.start_ns[own], kind="stable")]

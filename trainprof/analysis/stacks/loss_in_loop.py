@@ -23,7 +23,7 @@ from trainprof.analysis.stacks.samples import (
     thread_samples,
 )
 from trainprof.analysis.summary.code import HotLine
-from trainprof.analysis.timeline.events import Bool, Events, Int64
+from trainprof.analysis.timeline.events import Bool, Events, Int32, Int64
 from trainprof.analysis.timeline.intervals import EVER, Coverage
 from trainprof.analysis.timeline.ledger import (
     ANYWHERE,
@@ -39,7 +39,6 @@ from trainprof.analysis.timeline.ledger import (
 )
 from trainprof.record.schema import ForwardFlag, Kind, SyncFlag
 
-Int32 = npt.NDArray[np.int32]
 # Neither a span nor -1, which is around the outermost ones.
 _NONE: Final = -2
 # A LossInLoop's number of this place.

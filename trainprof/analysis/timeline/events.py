@@ -18,6 +18,7 @@ from trainprof.record.log_reader import EventLogFile, join_texts
 from trainprof.record.notes import MAX_PID as MAX_PID
 from trainprof.record.schema import RECORD_BYTES, Kind, Topic
 
+Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 # Kind, site, start, end and value of a bookkeeping record.
@@ -89,7 +90,7 @@ class Events:
     site: npt.NDArray[np.uint32]
     start: Int64
     end: Int64
-    value: npt.NDArray[np.int32] | Int64
+    value: Int32 | Int64
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -285,8 +286,8 @@ class Nesting:
             around them (a damaged log) are cut, so that no time counts twice.
     """
 
-    parent: npt.NDArray[np.int32]
-    levels: list[npt.NDArray[np.int32]]
+    parent: Int32
+    levels: list[Int32]
     own_ns: Int64
 
     def inside(self, kinds: Bool) -> Bool:
@@ -297,7 +298,7 @@ class Nesting:
             within[level] = within[parents] | kinds[parents]
         return within
 
-    def nearest(self, kinds: Bool) -> npt.NDArray[np.int32]:
+    def nearest(self, kinds: Bool) -> Int32:
         """Returns the innermost event around each of those in the mask `kinds`, -1 for none."""
         ancestors = np.full(len(self.parent), -1, dtype=np.int32)
         for level in self.levels[1:]:
@@ -317,7 +318,7 @@ class Nesting:
             around[is_over] = self.parent[around[is_over]]
         return around
 
-    def top(self) -> npt.NDArray[np.int32]:
+    def top(self) -> Int32:
         """Returns the indices of the outermost events."""
         return self.levels[0] if self.levels else np.empty(0, dtype=np.int32)
 
@@ -346,7 +347,7 @@ def nest(events: Events) -> Nesting:
     return Nesting(parent, levels, own)
 
 
-def _depths(events: Events) -> npt.NDArray[np.int32]:
+def _depths(events: Events) -> Int32:
     """Counts the events around each: those that began before it and have not ended."""
     ended = np.searchsorted(np.sort(events.end), events.start, side="right")
     depth = np.arange(len(events), dtype=np.int32)

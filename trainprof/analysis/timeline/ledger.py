@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from trainprof.analysis.summary.run import LEDGER_KEYS, Ledger
 from trainprof.analysis.summary.run import LOADER_KEYS as LOADER_KEYS
-from trainprof.analysis.timeline.events import Bool, Events, Int64, Nesting
+from trainprof.analysis.timeline.events import Bool, Events, Int32, Int64, Nesting
 from trainprof.record.schema import Kind, SyncFlag
 
 KEY: Final = {name: index for index, name in enumerate(LEDGER_KEYS)}
@@ -103,7 +103,7 @@ class Attribution:
 
     key: npt.NDArray[np.int8]
     own_ns: Int64
-    top: npt.NDArray[np.int32]
+    top: Int32
     segments: Int64
     device_waits: DeviceWaits | None
     loss: LossInLoop | None = None

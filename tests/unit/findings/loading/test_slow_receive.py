@@ -27,11 +27,8 @@ def receiving(
         receive_cpu_s=cpu_s * STEPS,
         **loader,
     )
-    cpu = summaries.system().cpu
-    if is_disturbed:
-        busy = {"host_percent": {"mean": 90.0}, "tree_percent": {"mean": 80.0}}
-        cpu = {**cpu, **busy, "pressure_some_share": 0.9}
-    return case_of(planted, system=summaries.system(cpu=cpu))
+    system = summaries.disturbed_system() if is_disturbed else summaries.system()
+    return case_of(planted, system=system)
 
 
 EACH: dict[str, Any] = {"receive_per_batch_s": 0.02, "is_at_most": True}
