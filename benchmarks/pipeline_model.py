@@ -28,6 +28,7 @@ from trainprof.analysis.pipeline.bounds import (
     PipelineInputs,
     Prediction,
     Rates,
+    bound_of,
     measured_rates,
     predict,
 )
@@ -169,12 +170,13 @@ def report(load: str, inputs: PipelineInputs, measured: Run, workers: int) -> No
     prediction: Prediction = predict(inputs, replace(inputs.setting, workers=workers))
     error = prediction.step_s.mid / measured.rates.step_s - 1
     step, wait = measured.rates.step_s, measured.rates.wait_s
+    bound = bound_of(inputs, prediction.pipeline, prediction.parts_s)
     computing = [x.compute_s.mean() * 1e3 for x in (inputs, measured.inputs)]
     print(
         f"{load:<10}{inputs.setting.workers:>5}{workers:>5}{written(prediction.step_s):>24}"
         f"{step * 1e3:>10.2f}{error:>+8.0%}{written(prediction.wait_s):>24}{wait * 1e3:>10.2f}"
         f"{computing[0]:>9.2f} {computing[1]:>7.2f}"
-        f"  {prediction.bound.name}{'' if is_in(step, prediction.step_s) else '  MISSED'}",
+        f"  {bound.name}{'' if is_in(step, prediction.step_s) else '  MISSED'}",
         flush=True,
     )
 

@@ -30,7 +30,7 @@ from trainprof.analysis.loading.workers import (
     lost_workers,
     threads_of,
 )
-from trainprof.analysis.pipeline.bounds import PipelineInputs
+from trainprof.analysis.pipeline.bounds import PipelineInputs, bound_of
 from trainprof.analysis.pipeline.fit import LoaderModel, model_of, pipeline_inputs
 from trainprof.analysis.run.analysed import Analysed
 from trainprof.analysis.run.metadata import Metadata, integer, number, words
@@ -115,13 +115,14 @@ def _bound_of(model: LoaderModel | None) -> LoaderBound | None:
     """The model is not exact: a limit above the measured step is reported as that step."""
     if model is None:
         return None
-    bound, measured_s = model.now.bound, model.measured.step_s
+    now, measured_s = model.now, model.measured.step_s
+    bound = bound_of(model.inputs, now.pipeline, now.parts_s)
     return LoaderBound(
         by=bound.name,
         wait_cause=bound.wait_cause,
-        parts_s=bound.parts_s,
+        parts_s=now.parts_s,
         limits_s={name: min(s, measured_s) for name, s in bound.limits_s.items()},
-        step_s=model.now.step_s.mid,
+        step_s=now.step_s.mid,
         measured_step_s=measured_s,
     )
 

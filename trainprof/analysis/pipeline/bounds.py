@@ -137,19 +137,17 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The parts of a step's time, and its lower limits.
+    """What limits a loader's throughput, and the lower limits of a step's time.
 
     Attributes:
         name: What bounds throughput.
         wait_cause: The largest part of the wait: the same names but COMPUTE.
-        parts_s: Of a mean step: BLOCKED, RECEIVE, SAMPLER, COMPUTE; they add up to it.
         limits_s: The shortest step that a worker (or storage), the CPU, or the main process would
             allow by itself.
     """
 
     name: str
     wait_cause: str
-    parts_s: dict[str, float]
     limits_s: dict[str, float]
 
 
@@ -162,7 +160,8 @@ class Prediction:
         first_batch_s: The first `next` of an epoch.
         reset_s: Resuming persistent workers, with what they still fetch of an epoch that was left.
         epoch_s: From creating the iterator to its end; with persistent workers of a later epoch.
-        bound: At the most likely.
+        parts_s: Of a mean step: BLOCKED, RECEIVE, SAMPLER, COMPUTE; they add up to it.
+        pipeline: The first epoch. It and the parts are the most likely ones.
     """
 
     setting: Setting
@@ -171,7 +170,8 @@ class Prediction:
     first_batch_s: Interval
     reset_s: Interval
     epoch_s: Interval
-    bound: Bound
+    parts_s: dict[str, float]
+    pipeline: Pipeline
 
     def speedup_over(self, step_s: float) -> Interval:
         step = self.step_s
@@ -198,7 +198,8 @@ def predict(inputs: PipelineInputs, setting: Setting | None = None) -> Predictio
         first_batch_s=interval([x.first_batch_s for x in played], slack),
         reset_s=interval([mid.reset_s] * 3),
         epoch_s=interval([x.epoch_s for x in played]),
-        bound=bound_of(inputs, mid.pipeline, mid.parts_s),
+        parts_s=mid.parts_s,
+        pipeline=mid.pipeline,
     )
 
 
@@ -408,7 +409,10 @@ def filled(
 
 
 def bound_of(inputs: PipelineInputs, p: Pipeline, parts: dict[str, float]) -> Bound:
-    """Names what bounds a loader, by its most likely epoch and the `parts` of its mean step."""
+    """Names what bounds a loader, by its most likely epoch and the `parts` of its mean step.
+
+    It plays two or three more settings.
+    """
     slow_side = _slow_side(inputs, p)
     limits = _limits(p, STORAGE if slow_side == STORAGE else LATENCY)
     is_blocked = parts[BLOCKED] > BLOCKED_SHARE * sum(parts.values())
@@ -419,7 +423,6 @@ def bound_of(inputs: PipelineInputs, p: Pipeline, parts: dict[str, float]) -> Bo
     return Bound(
         name=slow_side if is_blocked else CPU if is_crowded else _largest(in_main),
         wait_cause=_largest(in_wait),
-        parts_s=parts,
         limits_s=limits,
     )
 
@@ -429,12 +432,17 @@ def _largest(seconds: dict[str, float]) -> str:
 
 
 def _limits(p: Pipeline, worker_limit: str) -> dict[str, float]:
-    running, fetch = float(p.running_s.mean()), float((p.asleep_s + p.running_s).mean())
+    fetch = float((p.asleep_s + p.running_s).mean())
     compute, receive = float(p.compute_s.mean()), float(p.receive_s.mean())
     main = compute + receive + p.sampler_s
     latency = (fetch + p.turnaround_s) / p.workers if p.workers else fetch + main
-    used = running + compute * p.compute_cores + receive + p.sampler_s
-    return {worker_limit: latency, CPU: used / p.cores, MAIN_PROCESS: main}
+    return {worker_limit: latency, CPU: cores_limit_s(p), MAIN_PROCESS: main}
+
+
+def cores_limit_s(p: Pipeline) -> float:
+    """Returns the shortest step that the cores would allow by themselves."""
+    used = p.running_s + p.compute_s * p.compute_cores + p.receive_s + p.sampler_s
+    return float(used.mean()) / p.cores
 
 
 def _slow_side(inputs: PipelineInputs, p: Pipeline) -> str:

@@ -14,6 +14,7 @@ from trainprof.analysis.pipeline.bounds import (
     Prediction,
     Scenario,
     Setting,
+    cores_limit_s,
     measured_rates,
     predict,
     running_of,
@@ -31,7 +32,6 @@ from trainprof.analysis.summary.loader import (
     unusual_samples,
     worker_totals,
 )
-from trainprof.analysis.summary.loader import CPU as CPU_LIMIT
 from trainprof.findings.loading.model_inputs import like_the_usual
 
 SERIAL: Final = "serial"
@@ -157,13 +157,13 @@ def cause_of(
         return Cause(NEEDLESS_WORKERS, *without)
     if is_by_sample and wait_share >= limits.sample_by_sample:
         return Cause(SAMPLE_BY_SAMPLE)
-    parts = now.bound.parts_s
+    parts = now.parts_s
     step_s = sum(parts.values())
-    wait_cause = now.bound.wait_cause
+    longest = max((BLOCKED, RECEIVE, SAMPLER), key=lambda name: parts[name])
     # A busy worker answers late: then its computing is the cause.
     is_handed_over = (
         bool(loader.num_workers)
-        and (wait_cause == RECEIVE or (wait_cause != SAMPLER and _are_there(loader)))
+        and (longest == RECEIVE or (longest != SAMPLER and _are_there(loader)))
         and not _waits_for_busy_worker(loader)
     )
     if is_handed_over:
@@ -173,7 +173,7 @@ def cause_of(
             return Cause(RECEIVING)
     if without is not None:
         return Cause(NEEDLESS_WORKERS, *without)
-    if wait_cause == SAMPLER:
+    if longest == SAMPLER:
         return Cause(SAMPLING)
     is_late = not _are_there(loader)
     # Late batches count by themselves, even if receiving any batch costs more than they do.
@@ -226,9 +226,9 @@ def _is_short_of_cores(
     busy_s = (fetch.running_s or 0.0) + (fetch.runnable_s or 0.0) + (fetch.throttled_s or 0.0)
     if _share_of_preparation(fetch, busy_s) < 1 - ASLEEP_SHARE:
         return False
-    step_s = sum(now.bound.parts_s.values())
+    step_s = sum(now.parts_s.values())
     # Less busy cores are not the limit.
-    is_full = now.bound.limits_s[CPU_LIMIT] >= FULL_SHARE * step_s
+    is_full = cores_limit_s(now.pipeline) >= FULL_SHARE * step_s
     is_full |= runnable_share(fetch) >= RUNNABLE_SHARE
     is_full |= _least_step_s(inputs, now) >= FULL_SHARE * step_s
     # Where more cores would not help, the IPC transfer is the limit.
@@ -400,7 +400,7 @@ def more_ahead(inputs: PipelineInputs, now: Prediction) -> tuple[Setting, Predic
     if not tried:
         return None
     best = tried[fewest_of([x.step_s.mid for _, x in tried])]
-    late_s, left_s = (x.bound.parts_s.get(BLOCKED, 0.0) for x in (now, best[1]))
+    late_s, left_s = (x.parts_s.get(BLOCKED, 0.0) for x in (now, best[1]))
     helps = best[1].step_s.mid <= (1 - LEAST_GAIN) * now.step_s.mid
     return best if helps and left_s <= late_s / 2 else None
 
@@ -478,7 +478,7 @@ def _usual_would_do(inputs: PipelineInputs, now: Prediction, limits: Limits) -> 
 
     The IPC transfer of a ready batch is another cause.
     """
-    late_s, step_s = now.bound.parts_s.get(BLOCKED, 0.0), sum(now.bound.parts_s.values())
+    late_s, step_s = now.parts_s.get(BLOCKED, 0.0), sum(now.parts_s.values())
     if late_s < limits.wait * step_s:
         return False
-    return predict(like_the_usual(inputs)).bound.parts_s.get(BLOCKED, 0.0) <= late_s / 2
+    return predict(like_the_usual(inputs)).parts_s.get(BLOCKED, 0.0) <= late_s / 2

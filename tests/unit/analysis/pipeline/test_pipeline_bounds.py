@@ -14,6 +14,7 @@ from trainprof.analysis.pipeline.bounds import (
     PipelineInputs,
     Prediction,
     Setting,
+    bound_of,
     measured_rates,
     predict,
 )
@@ -107,9 +108,11 @@ TAKEN = {"receive_s": Interval.exactly(12 * MS)}
     ],
 )
 def test_what_bounds_it(fetch, running, compute, more, name, wait_cause, limits):
-    prediction = predict(planted(fetch=fetch, running=running, compute=compute, **more))
-    assert (prediction.bound.name, prediction.bound.wait_cause) == (name, wait_cause)
-    assert {k: prediction.bound.limits_s[k] / MS for k in limits} == pytest.approx(limits)
+    inputs = planted(fetch=fetch, running=running, compute=compute, **more)
+    prediction = predict(inputs)
+    bound = bound_of(inputs, prediction.pipeline, prediction.parts_s)
+    assert (bound.name, bound.wait_cause) == (name, wait_cause)
+    assert {k: bound.limits_s[k] / MS for k in limits} == pytest.approx(limits)
 
 
 # Other settings
@@ -237,7 +240,7 @@ def test_intervals_are_in_order_and_means_add_up(seed, recorded, asked_for, core
     for name in ("step_s", "wait_s", "first_batch_s", "epoch_s"):
         interval = getattr(prediction, name)
         assert 0 <= interval.low <= interval.mid <= interval.high, name
-    assert sum(prediction.bound.parts_s.values()) == pytest.approx(prediction.step_s.mid)
+    assert sum(prediction.parts_s.values()) == pytest.approx(prediction.step_s.mid)
 
 
 def test_measured_rates_leave_out_how_the_pipeline_fills():
