@@ -23,7 +23,7 @@ HEADER_BYTES: Final = 4096
 STOPPED: Final = struct.Struct("<QI")
 STOPPED_OFFSET: Final = 4000
 # A log grows by at most this, so at most this many bytes at its end are empty.
-CHUNK_BYTES: Final = 1 << 20
+CHUNK_BYTES: Final = 1 << 18
 # The most that one process records, half of what the reader takes: four days at 20 events a step
 # and 10 steps a second.
 MAX_WRITTEN_BYTES: Final = 1 << 31

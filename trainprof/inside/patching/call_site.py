@@ -67,10 +67,14 @@ class CallSites:
     def _keep(self, code: CodeType) -> None:
         """Holds code, so that its id is not reused; clears the tables once they are large."""
         if len(self._judged) >= _MOST_CODES:
-            tables = self._is_user, self._known, self._call_ends, self._library_of
-            for table in (*tables, self._judged, *tables):  # twice: another thread may add some
-                table.clear()
+            self.forget()
         self._judged.append(code)
+
+    def forget(self) -> None:
+        """Clears the tables: what is asked again is found again, with the same ids."""
+        tables = self._is_user, self._known, self._call_ends, self._library_of
+        for table in (*tables, self._judged, *tables):  # twice: another thread may add some
+            table.clear()
 
     def find(self, frame: FrameType | None) -> int:
         """Returns the site id of the first user frame at or above `frame`, 0 without a frame.

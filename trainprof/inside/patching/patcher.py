@@ -430,8 +430,13 @@ def subclasses(cls: type) -> list[type]:
 
 def uncounted(function: Callable[..., Any]) -> Callable[..., Any]:
     """Makes warnings below `function` point to the line they would without it."""
-    function.__code__ = function.__code__.replace(co_filename=UNCOUNTED_FILE)
+    function.__code__ = _uncounted_code(function.__code__)
     return function
+
+
+@functools.cache  # the wrappers of one function share their code
+def _uncounted_code(code: CodeType) -> CodeType:
+    return code.replace(co_filename=UNCOUNTED_FILE)
 
 
 def let_dynamo_skip(function: Callable[..., Any], *, and_all_below: bool = False) -> None:

@@ -10,8 +10,10 @@ import ast
 import builtins
 import copy
 import inspect
+import itertools
 import sys
 import textwrap
+import tokenize
 from collections.abc import Callable, Sequence
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, Final
@@ -83,12 +85,18 @@ class _Weaver(ast.NodeTransformer):
         return node
 
 
+def _source(code: CodeType) -> list[str]:
+    """Returns a function's lines; unlike inspect.getsourcelines it keeps no file in linecache."""
+    with tokenize.open(code.co_filename) as file:
+        return inspect.getblock(list(itertools.islice(file, code.co_firstlineno - 1, None)))
+
+
 def _definition(function: FunctionType) -> ast.FunctionDef:
     """Returns a function's syntax tree, with line and column numbers of its file."""
     if hasattr(function, "__wrapped__"):
         raise NotWoven("a wrapper of other code")
     try:
-        lines, first = inspect.getsourcelines(function.__code__)
+        lines, first = _source(function.__code__), function.__code__.co_firstlineno
         (node,) = ast.parse(textwrap.dedent("".join(lines))).body
     except (OSError, TypeError, SyntaxError, ValueError) as error:
         raise NotWoven(f"no source: {error}") from error

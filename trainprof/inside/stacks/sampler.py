@@ -279,6 +279,7 @@ class StackSampler:
         for at, taken, stack in early:
             number = self._stack(stack)
             self._session.log.emit_of(main, _SAMPLED, at, taken, number, 0, StackFlag.KNOWN)
+        self._session.sites.forget()  # nearly all are of imports
         self._watched.append(main)
         self._natives.append(get_native_id())
         self._session.on_first_step.subscribe(self._patcher.guarded(self._end_set_up))
