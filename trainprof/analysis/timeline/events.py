@@ -39,7 +39,7 @@ RECORD_DTYPE: Final = np.dtype(
 # No event ends this much later than this number of events that were written after it.
 _LATE_NS: Final = 1_000_000_000
 _SUCCESSORS: Final = 3
-_BLOCK_RECORDS: Final = 1 << 18
+_BLOCK_RECORDS: Final = 1 << 16
 # By kind, for every value of a byte: a later version may write more kinds.
 _IS_KNOWN: Final = np.isin(np.arange(256), [int(k) for k in Kind if k > 0])
 _IS_DETAIL: Final = _IS_KNOWN & (np.arange(256) >= Kind.FETCH_CPU)
@@ -101,12 +101,9 @@ class Events:
 
     def is_kind(self, *kinds: Kind) -> Bool:
         """Returns the mask of rows of any of `kinds`."""
-        if len(kinds) == 1:
-            only: Bool = self.kind == int(kinds[0])
-            return only
-        wanted = np.zeros(256, dtype=np.bool_)
-        wanted[[int(kind) for kind in kinds]] = True
-        mask: Bool = wanted[self.kind]
+        mask = np.zeros(len(self), dtype=np.bool_)
+        for kind in kinds:  # much faster than looking each up in a table
+            mask |= self.kind == int(kind)
         return mask
 
 
@@ -172,15 +169,18 @@ def load_process(log: EventLogFile) -> ProcessLog:
     for first in range(0, total, _BLOCK_RECORDS):
         piece = log.body[first * RECORD_BYTES : (first + _BLOCK_RECORDS) * RECORD_BYTES]
         rows = np.frombuffer(piece, dtype=RECORD_DTYPE)
-        kind = rows["kind"]
+        # Copies: numpy is several times faster on contiguous memory.
+        kind, start, end = (rows[name].copy() for name in ("kind", "start", "end"))
         records += int(np.count_nonzero(kind))
-        is_whole = _whole(rows)
+        is_whole, good = _whole(start, end), _IS_EVENT[kind]
+        good &= is_whole
         if around_ns is None:
-            around_ns = _around_ns(rows["start"][is_whole & _IS_EVENT[kind]], log.header)
+            around_ns = _around_ns(start[good], log.header)
         if around_ns is not None:
-            is_near = np.abs(rows["start"] - around_ns) < MAX_APART_NS
-            impossible += int(np.count_nonzero(is_whole & _IS_EVENT[kind] & ~is_near))
+            is_near = np.abs(start - around_ns) < MAX_APART_NS
+            impossible += int(np.count_nonzero(good & ~is_near))
             is_whole &= is_near
+            good &= is_near
         for index in np.flatnonzero(_IS_BOOKKEEPING[kind]).tolist():
             if kind[index] == Kind.TEXT:
                 texts.append(bytes(piece[index * RECORD_BYTES : (index + 1) * RECORD_BYTES]))
@@ -189,15 +189,16 @@ def load_process(log: EventLogFile) -> ProcessLog:
                 main_thread = int(rows["thread"][index])
             marks += _mark(rows[index], around_ns)
         details.append(rows[_IS_DETAIL[kind] & is_whole])
-        good = _IS_EVENT[kind] & is_whole
-        wrong = np.flatnonzero(good)[_end_after_their_successors(rows["end"][good])]
-        good[wrong] = False
-        impossible += len(wrong)
-        here = slice(count, count + int(np.count_nonzero(good)))
+        chosen = np.flatnonzero(good)
+        is_wrong = _end_after_their_successors(end[chosen])
+        if is_wrong.any():
+            impossible += int(np.count_nonzero(is_wrong))
+            chosen = chosen[~is_wrong]
+        here = slice(count, count + len(chosen))
         for name, column in columns.items():
-            column[here] = rows[name][good]
+            np.take(rows[name], chosen, out=column[here])
         count = here.stop
-        del rows, kind, is_whole, good
+        del rows
         _forget_pages(piece)
     return ProcessLog(
         header=log.header,
@@ -213,8 +214,8 @@ def load_process(log: EventLogFile) -> ProcessLog:
     )
 
 
-def _whole(rows: npt.NDArray[np.void]) -> Bool:
-    start, duration = rows["start"], rows["end"] - rows["start"]
+def _whole(start: Int64, end: Int64) -> Bool:
+    duration = end - start
     whole: Bool = (start > 0) & (start < MAX_NUMBER)
     whole &= (duration >= 0) & (duration < _MAX_DURATION_NS)
     return whole
@@ -265,14 +266,28 @@ def no_events() -> Events:
 
 def _in_order(columns: dict[str, npt.NDArray[Any]], count: int) -> Events:
     """Puts the first `count` rows in order of start, one column at a time: to save memory."""
-    # Records come in order of end: stable by start with later-written (outer) ones first.
-    order = np.argsort(columns["start"][:count][::-1], kind="stable")
-    np.subtract(count - 1, order, out=order)
+    # Records come in order of end, those of one thread: the start is nearly in order, too.
+    order = np.argsort(columns["start"][:count], kind="stable")
+    _reverse_equals(columns["start"][:count], order)
     for name in _COLUMNS:
         columns[name] = columns[name][:count][order]
-    if count and abs(columns["value"]).max() <= np.iinfo(np.int32).max:
+    values, limits = columns["value"], np.iinfo(np.int32)
+    if count and limits.min <= values.min() and values.max() <= limits.max:
         columns["value"] = columns["value"].astype(np.int32)
     return Events(**columns)
+
+
+def _reverse_equals(starts: Int64, order: npt.NDArray[np.intp]) -> None:
+    """Of events that start at one time, puts those written later, the outer ones, first."""
+    in_order = starts[order]
+    equal = np.flatnonzero(in_order[1:] == in_order[:-1]) + 1
+    if len(equal) == 0:
+        return
+    first = equal[np.diff(equal, prepend=-1) > 1] - 1
+    last = equal[np.diff(equal, append=len(order) + 1) > 1]
+    length = last - first + 1
+    place = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+    order[np.repeat(first, length) + place] = order[np.repeat(last, length) - place]
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,8 +181,14 @@ def _is_in_most_steps(
     taken = taken[counted[number]]
     if len(taken) == 0:
         return False
-    step = np.unique(np.searchsorted(update_ends, taken))
+    step = _steps_at(taken, update_ends)
     return bool(len(step) * 2 >= step[-1] - step[0] + 1)
+
+
+def _steps_at(times: Int64, update_ends: Int64) -> Int64:
+    """Returns the numbers of the steps in which some times in order lie, each once."""
+    steps = np.searchsorted(update_ends, times)
+    return steps[np.diff(steps, prepend=-1) > 0]
 
 
 def _batches_of(p: LoaderIterations, events: Events) -> tuple[Int64, Int64]:
@@ -217,7 +223,7 @@ def _is_tried_out(
     first = update_ends[0] if len(update_ends) else 0
     goes_on = len(work.next_starts) > 0 and work.next_starts[-1] > first
     taken, number = _batches_of(p, events)
-    steps = np.unique(np.searchsorted(update_ends, taken[behind[number]]))
+    steps = _steps_at(taken[behind[number]], update_ends)
     is_beside = len(steps) > 1 and _is_in_most_steps(p, behind, events, update_ends)
     if is_beside or not goes_on:
         return np.zeros(len(p), dtype=bool)
@@ -258,7 +264,7 @@ def _decide_by_consumption(
     if len(update_ends) == 0:
         return p
     taken = events.start[events.is_kind(Kind.LOADER_NEXT) & (events.site == p.loader)]
-    steps_with = len(np.unique(np.searchsorted(update_ends, taken)))
+    steps_with = len(_steps_at(taken, update_ends))
     if steps_with * 2 < len(update_ends):
         return p
     return replace(p, stage=np.full(len(p), TRAINING, dtype="<U10"), role=TRAINING)
