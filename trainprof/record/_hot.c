@@ -938,10 +938,91 @@ static PyTypeObject StateType = {
     .tp_methods = state_methods,
 };
 
+/* --- a batch's samples --- */
+
+/* Iterates over a batch's indices and notes when each is read: then the sample before is done. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *indices; /* an iterator */
+    PyObject *times;   /* a bytearray of uint64 */
+    PyObject *clock;   /* NULL for the performance counter */
+    Py_ssize_t count;
+} Stamping;
+
+/* Stamping(indices, times, clock) */
+static PyObject *stamping_new(PyTypeObject *type, PyObject *args, PyObject *names) {
+    PyObject *indices, *times, *clock;
+    if (!PyArg_ParseTuple(args, "OO!O", &indices, &PyByteArray_Type, &times, &clock))
+        return NULL;
+    PyObject *iterator = PyObject_GetIter(indices);
+    Stamping *self = iterator == NULL ? NULL : (Stamping *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        Py_XDECREF(iterator);
+        return NULL;
+    }
+    self->indices = iterator;
+    self->times = Py_NewRef(times);
+    self->clock = other_than_ours(clock);
+    return (PyObject *)self;
+}
+
+static PyObject *stamping_next(PyObject *me) {
+    Stamping *self = (Stamping *)me;
+    Py_ssize_t at = self->count * (Py_ssize_t)sizeof(uint64_t);
+    uint64_t now;
+    if (at + (Py_ssize_t)sizeof now <= PyByteArray_GET_SIZE(self->times)) {
+        if (read_clock(self->clock, &now) < 0)
+            return NULL;
+        memcpy(PyByteArray_AS_STRING(self->times) + at, &now, sizeof now);
+        self->count++;
+    }
+    return Py_TYPE(self->indices)->tp_iternext(self->indices);
+}
+
+static void stamping_dealloc(PyObject *me) {
+    Py_CLEAR(((Stamping *)me)->indices);
+    Py_CLEAR(((Stamping *)me)->times);
+    Py_CLEAR(((Stamping *)me)->clock);
+    Py_TYPE(me)->tp_free(me);
+}
+
+static PyTypeObject StampingType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "trainprof.record._hot.Stamping",
+    .tp_basicsize = sizeof(Stamping),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = stamping_new,
+    .tp_iter = PyObject_SelfIter,
+    .tp_iternext = stamping_next,
+    .tp_dealloc = stamping_dealloc,
+};
+
+/* longest(times, end): the longest time in ns between two stamps, or from the last one to the end. */
+static PyObject *longest(PyObject *module, PyObject *args) {
+    PyObject *times;
+    unsigned long long end;
+    if (!PyArg_ParseTuple(args, "O!K", &PyByteArray_Type, &times, &end))
+        return NULL;
+    const char *stamps = PyByteArray_AS_STRING(times);
+    uint64_t most = 0, before = 0, at = 0;
+    for (Py_ssize_t i = 0; i + 8 <= PyByteArray_GET_SIZE(times) && at < end; i += 8) {
+        memcpy(&at, stamps + i, sizeof at);
+        at = at == 0 || at > end ? end : at; /* the rest was not read, or later */
+        most = before != 0 && at - before > most ? at - before : most;
+        before = at;
+    }
+    most = before != 0 && end - before > most ? end - before : most;
+    return PyLong_FromUnsignedLongLong(most);
+}
+
 /* --- the module --- */
 
+static PyMethodDef functions[] = {
+    {"longest", longest, METH_VARARGS, NULL},
+    {NULL},
+};
+
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_hot", "Twins in C of what runs in each training step.", -1, NULL,
+    PyModuleDef_HEAD_INIT, "_hot", "Twins in C of what runs in each training step.", -1, functions,
 };
 
 /* Sets `is_monotonic`; returns -1 with an error. */
@@ -982,7 +1063,7 @@ PyMODINIT_FUNC PyInit__hot(void) {
         return NULL;
     if (PyModule_AddObject(module, "SOURCE", PyLong_FromUnsignedLong(SOURCE)) < 0)
         return NULL;
-    PyTypeObject *types[] = {&RecorderType, &WrapperType, &StateType};
+    PyTypeObject *types[] = {&RecorderType, &WrapperType, &StateType, &StampingType};
     for (size_t i = 0; i < Py_ARRAY_LENGTH(types); i++) {
         const char *name = strrchr(types[i]->tp_name, '.') + 1;
         if (PyType_Ready(types[i]) < 0 ||

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 SOURCE: Final[int]
@@ -45,3 +45,14 @@ class State:
     is_stamped: bool
     loader: int
     collate_began_ns: int
+
+class Stamping:
+    """Iterates over a batch's indices and notes, as uint64 in ns, when each is read."""
+
+    def __init__(
+        self, indices: Iterable[Any], times: bytearray, clock: Callable[[], int], /
+    ) -> None: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __next__(self) -> Any: ...
+
+def longest(times: bytearray, end: int, /) -> int: ...

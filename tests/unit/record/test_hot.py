@@ -298,6 +298,31 @@ def test_a_hook_returns_what_the_original_does_and_leaks_nothing(log: EventLog, 
     assert blocks_after(CALLS) - before < CALLS // 10
 
 
+@pytest.mark.parametrize("read", [3, 2, 0])
+def test_indices_are_stamped_when_they_are_read(read: int) -> None:
+    clock, took, times = FakeClock(100), [30, 70, 20], bytearray(8 * 3)
+    for _, ns in zip(range(read), hot.Stamping(took, times, clock), strict=False):
+        clock.advance(ns)
+    stamps = memoryview(times).cast("Q").tolist()
+    assert stamps == [*[100, 130, 200][:read], 0, 0, 0][:3]
+    assert hot.longest(times, clock.now_ns) == max(took[:read], default=0)
+    assert hot.longest(times, 150) == (30 if read else 0)  # the rest is later
+
+
+def test_stamping_leaks_nothing_and_passes_on_what_iterating_raises() -> None:
+    def blocks_after(count: int) -> int:
+        for _ in range(count):
+            caught(list, hot.Stamping((fails() for _ in "ab"), bytearray(16), perf_counter_ns))
+            assert list(hot.Stamping([1, 2, 3], bytearray(16), perf_counter_ns)) == [1, 2, 3]
+        return sys.getallocatedblocks()
+
+    assert caught(list, hot.Stamping((fails() for _ in "a"), bytearray(8), FakeClock(1)))
+    with pytest.raises(TypeError):
+        hot.Stamping(3, bytearray(8), FakeClock(1))
+    before = blocks_after(CALLS)
+    assert blocks_after(CALLS) - before < CALLS // 10
+
+
 def test_what_is_no_longer_used_is_freed(tmp_path: Path) -> None:
     def use() -> list[weakref.ref[Any]]:
         def original() -> None:

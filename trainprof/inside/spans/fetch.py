@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import compress, filterfalse, repeat, starmap
 from operator import sub
-from time import perf_counter, perf_counter_ns
 from types import ModuleType, WrapperDescriptorType
 from typing import Any, Final, cast
 
@@ -124,6 +123,8 @@ class FetchProbe:
                 meter.took(end - start)
                 are_worth_it = slow.are_worth_stamps(end - start - collated, count)
                 kept.is_stamped = kept.may_be_stamped and are_worth_it
+                if stamped is not None and not slow.may_have_one(stamped, end - collated):
+                    stamped = None
                 if usage is not None or stamped is not None:
                     record_details(usage, start, end, batch, stamped, end - collated, kept.loader)
 
@@ -248,38 +249,54 @@ class StampedIndices(list[Any]):
 
     __slots__ = ("_asked", "clock")
 
-    clock: Callable[[], float]
-    _asked: list[float]
+    clock: Callable[[], int]
+    _asked: list[int]
 
     def __iter__(self) -> Iterator[Any]:
-        asked: list[float] = []
+        asked: list[int] = []
         self._asked = asked
         # append() returns None, so filterfalse passes each stamp on; stamps are never 0.
         asking = filterfalse(asked.append, starmap(self.clock, repeat(())))
         return compress(list.__iter__(self), asking)
 
-    def stamps(self, end: float) -> list[float]:
-        """Returns when each index was read, up to `end`, in units of the clock."""
-        asked: list[float] = getattr(self, "_asked", [])
+    def stamps(self, end: int) -> list[int]:
+        """Returns when each index was read, up to `end`, in ns."""
+        asked: list[int] = getattr(self, "_asked", [])
         return asked[: bisect_right(asked, end)]
+
+
+class StampedInC(StampedIndices):
+    """Its twin in C; `times` and `stamping` are set after creation, too."""
+
+    __slots__ = ("stamping", "times")
+
+    stamping: Callable[[Iterator[Any], bytearray, Callable[[], int]], Iterator[Any]]
+    times: bytearray
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.stamping(list.__iter__(self), self.times, self.clock)
+
+    def stamps(self, end: int) -> list[int]:
+        return [time for time in memoryview(self.times).cast("Q") if 0 < time <= end]
 
 
 class SlowSamples:
     """Records each sample that is among this process's slowest so far."""
 
-    __slots__ = ("_clock", "_emit", "_kept", "_samples", "_slowest", "_took_ns", "_unit_ns")
+    __slots__ = ("_clock", "_emit", "_hot", "_kept", "_samples", "_slowest", "_took_ns")
 
     def __init__(self, emit: Callable[..., None], now: Callable[[], int], kept: int) -> None:
-        self._emit, self._kept = emit, kept
-        self._clock: Callable[[], float] = now
-        self._unit_ns = 1
-        if now is perf_counter_ns:  # floats take half the time of integers of this size
-            self._clock, self._unit_ns = perf_counter, 1_000_000_000
-        self._slowest: list[float] = []
+        self._emit, self._clock, self._kept = emit, now, kept
+        self._hot = compiled()
+        self._slowest: list[int] = []
         self._took_ns = self._samples = 0
 
     def stamped(self, indices: list[Any]) -> StampedIndices:
-        stamped = StampedIndices(indices)
+        if self._hot is None:
+            stamped = StampedIndices(indices)
+        else:
+            stamped = in_c = StampedInC(indices)
+            in_c.stamping, in_c.times = self._hot.Stamping, bytearray(8 * len(indices))
         stamped.clock = self._clock
         return stamped
 
@@ -289,25 +306,31 @@ class SlowSamples:
         self._samples += samples
         return self._kept > 0 and self._took_ns >= self._samples * SHORT_SAMPLE_NS
 
+    def may_have_one(self, indices: StampedIndices, end: int) -> bool:
+        """Returns whether a sample of a batch may be among the slowest: a cheap check in C."""
+        hot = self._hot
+        if hot is None or len(self._slowest) < self._kept or type(indices) is not StampedInC:
+            return True
+        longest: int = hot.longest(indices.times, end)
+        return longest > self._slowest[0]
+
     def record(self, indices: StampedIndices, end: int, site: int) -> None:
         """Records a batch's slow samples; the last one ended at `end`; `site` is the loader."""
-        last = end / self._unit_ns
-        stamps, slowest = indices.stamps(last), self._slowest
+        stamps, slowest = indices.stamps(end), self._slowest
         if not stamps:
             return
-        stamps.append(last)
+        stamps.append(end)
         is_full = len(slowest) >= self._kept
         if is_full and max(map(sub, stamps[1:], stamps)) <= slowest[0]:
             return
-        for place, time in enumerate(map(sub, stamps[1:], stamps)):
+        for place, ns in enumerate(map(sub, stamps[1:], stamps)):
             if len(slowest) < self._kept:
-                heapq.heappush(slowest, time)
-            elif time > slowest[0]:
-                heapq.heapreplace(slowest, time)
+                heapq.heappush(slowest, ns)
+            elif ns > slowest[0]:
+                heapq.heapreplace(slowest, ns)
             else:
                 continue
-            start, ns = round(stamps[place] * self._unit_ns), round(time * self._unit_ns)
-            index = indices[place]
+            start, index = stamps[place], indices[place]
             if type(index) is int and 0 <= index <= _MAX_INDEX:
                 self._emit(_SLOW_SAMPLE, start, start + ns, site, index, SlowSampleFlag.IS_INDEX)
             else:
