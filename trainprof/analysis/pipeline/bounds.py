@@ -203,6 +203,11 @@ def predict(inputs: PipelineInputs, setting: Setting | None = None) -> Predictio
     )
 
 
+def likely_step_s(inputs: PipelineInputs, setting: Setting) -> float:
+    """Returns the most likely step of a setting; as `predict`, in a third of its time."""
+    return _play(inputs, setting, "mid").rates.step_s
+
+
 @dataclass(frozen=True, slots=True)
 class _Played:
     """The epochs of a setting, of which `pipeline` is the first."""

@@ -15,6 +15,7 @@ from trainprof.analysis.pipeline.bounds import (
     Scenario,
     Setting,
     cores_limit_s,
+    likely_step_s,
     measured_rates,
     predict,
     running_of,
@@ -353,18 +354,20 @@ def more_workers(
             requested by then.
     """
     stay = stay and (inputs.setting.is_persistent or not inputs.left)
-    tried: list[tuple[Setting, Prediction]] = []
-    for workers in TRIED_WORKERS:
-        if inputs.setting.workers < workers <= most_workers(inputs):
-            setting = replace(inputs.setting, workers=workers, is_persistent=stay)
-            tried.append((setting, _on_spare_cores(inputs, now, predict(inputs, setting))))
+    most, least_s = most_workers(inputs), _least_step_s(inputs, now)
+    tried = [
+        replace(inputs.setting, workers=workers, is_persistent=stay)
+        for workers in TRIED_WORKERS
+        if inputs.setting.workers < workers <= most
+    ]
     if not tried:
         return None
-    best_s = min(x.step_s.mid for _, x in tried)
-    is_short = best_s <= _least_step_s(inputs, now)
-    if best_s > (1 - (_SHORT_GAIN if is_short else LEAST_GAIN)) * now.step_s.mid:
+    steps_s = [max(likely_step_s(inputs, setting), least_s) for setting in tried]
+    is_short = min(steps_s) <= least_s
+    if min(steps_s) > (1 - (_SHORT_GAIN if is_short else LEAST_GAIN)) * now.step_s.mid:
         return None
-    return tried[fewest_of([x.step_s.mid for _, x in tried])]
+    fewest = tried[fewest_of(steps_s)]
+    return fewest, _on_spare_cores(inputs, now, predict(inputs, fewest))
 
 
 def _on_spare_cores(inputs: PipelineInputs, now: Prediction, prediction: Prediction) -> Prediction:
@@ -392,17 +395,20 @@ def more_ahead(inputs: PipelineInputs, now: Prediction) -> tuple[Setting, Predic
 
     None where they do not help, or most of the wait stays.
     """
-    tried: list[tuple[Setting, Prediction]] = []
-    for prefetch in TRIED_PREFETCH if inputs.setting.workers else ():
-        if prefetch > inputs.setting.prefetch:
-            setting = replace(inputs.setting, prefetch=prefetch)
-            tried.append((setting, predict(inputs, setting)))
+    tried = [
+        replace(inputs.setting, prefetch=prefetch)
+        for prefetch in (TRIED_PREFETCH if inputs.setting.workers else ())
+        if prefetch > inputs.setting.prefetch
+    ]
     if not tried:
         return None
-    best = tried[fewest_of([x.step_s.mid for _, x in tried])]
-    late_s, left_s = (x.parts_s.get(BLOCKED, 0.0) for x in (now, best[1]))
-    helps = best[1].step_s.mid <= (1 - LEAST_GAIN) * now.step_s.mid
-    return best if helps and left_s <= late_s / 2 else None
+    steps_s = [likely_step_s(inputs, setting) for setting in tried]
+    best = fewest_of(steps_s)
+    if steps_s[best] > (1 - LEAST_GAIN) * now.step_s.mid:
+        return None
+    prediction = predict(inputs, tried[best])
+    late_s, left_s = (x.parts_s.get(BLOCKED, 0.0) for x in (now, prediction))
+    return (tried[best], prediction) if left_s <= late_s / 2 else None
 
 
 def fewest_of(seconds: Sequence[float]) -> int:
