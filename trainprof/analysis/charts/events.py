@@ -169,7 +169,7 @@ def _calls(run: Analysed) -> Iterator[Longest]:
     lines = [loader_line(run, int(loader)) for loader in asked.site]
     yield Longest.of("slow batch", asked.start, asked.end - asked.start, lines.__getitem__)
     # Of tensors on the host nothing is waited for.
-    syncs = events.is_kind(Kind.SYNC) & ((events.flags & SyncFlag.ON_CPU) == 0)
+    syncs = events.is_kind(Kind.SYNC) & ~events.has(SyncFlag.ON_CPU)
     yield of("sync", syncs, lambda row: _SYNCS.get(int(events.flags[row] & _WHICH_CALL), "sync"))
     copies = events.is_kind(Kind.TRANSFER)
     yield of("transfer", copies, lambda row: _direction(int(events.flags[row])))

@@ -197,7 +197,7 @@ def _unknown(marks: Marks, events: Events, window: tuple[int, int]) -> Int64:
 
 def _unmarked_waits(events: Events) -> Int64:
     """Returns the reads of values without a mark: the device may have been busy."""
-    reads = events.where(events.is_kind(Kind.SYNC) & (events.flags & SyncFlag.IN_CHAIN > 0))
+    reads = events.where(events.is_kind(Kind.SYNC) & events.has(SyncFlag.IN_CHAIN))
     return np.stack((reads.start, reads.end), axis=1)
 
 
@@ -276,8 +276,8 @@ class Overlap:
 
 def waiting(events: Events) -> tuple[Bool, Bool]:
     """Returns which events wait for a device: syncs, and copies that block the host."""
-    is_sync = events.is_kind(Kind.SYNC) & (events.flags & SyncFlag.ON_CPU == 0)
-    is_copy = events.is_kind(Kind.TRANSFER) & (events.flags & TransferFlag.NON_BLOCKING == 0)
+    is_sync = events.is_kind(Kind.SYNC) & ~events.has(SyncFlag.ON_CPU)
+    is_copy = events.is_kind(Kind.TRANSFER) & ~events.has(TransferFlag.NON_BLOCKING)
     return is_sync, is_copy
 
 
@@ -294,7 +294,7 @@ def needed_syncs(timeline: Timeline) -> Bool:
     )
     in_update = nesting.inside(events.is_kind(Kind.OPTIMIZER_STEP))
     in_update &= ~nesting.inside(events.is_kind(Kind.CLOSURE))
-    in_update &= (events.flags & SyncFlag.BY_TORCH) > 0
+    in_update &= events.has(SyncFlag.BY_TORCH)
     needed: Bool = is_sync & (by_others | in_update)
     return needed
 

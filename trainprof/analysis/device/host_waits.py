@@ -140,7 +140,7 @@ def transfers(events: Events, sites: Sites, overlap: Overlap | None) -> list[Tra
     timed = None if overlap is None else _Timed(overlap)
     lines = []
     for flag in (TransferFlag.H2D, TransferFlag.D2H, TransferFlag.D2D):
-        is_direction = (copied.flags & flag) > 0
+        is_direction = copied.has(flag)
         for site in np.unique(copied.site[is_direction]).tolist():
             is_one = is_direction & (copied.site == site)
             index, rows = copies[is_one], copied.where(is_one)
@@ -152,9 +152,9 @@ def transfers(events: Events, sites: Sites, overlap: Overlap | None) -> list[Tra
                 host_s=float((rows.end - rows.start).sum() / 1e9),
                 device_s=None,
                 gb_per_s=None,
-                pinned_share=float(((rows.flags & TransferFlag.PINNED) > 0).mean()),
-                non_blocking_share=float(((rows.flags & TransferFlag.NON_BLOCKING) > 0).mean()),
-                by_library_share=float(((rows.flags & TransferFlag.BY_LIBRARY) > 0).mean()),
+                pinned_share=float(rows.has(TransferFlag.PINNED).mean()),
+                non_blocking_share=float(rows.has(TransferFlag.NON_BLOCKING).mean()),
+                by_library_share=float(rows.has(TransferFlag.BY_LIBRARY).mean()),
                 is_made_there=bool((rows.flags & TransferFlag.CREATED_IN_LINE).any()),
             )
             lines.append(line if timed is None else timed.added_to(line, index, rows))
@@ -255,13 +255,12 @@ def sync_points(
         timeline = overlap.timeline
         is_needed = needed_syncs(timeline)[is_sync]
         trains = (_in_loop(timeline) & ~within(timeline.segments, events.start))[is_sync]
-    on_cpu = (mine.flags & SyncFlag.ON_CPU) > 0
+    on_cpu = mine.has(SyncFlag.ON_CPU)
     which = mine.flags & _WHICH_CALL
     names = {int(flag): flag.name.lower() for flag in SyncFlag}
     points = []
-    call_keys = events.site.astype(np.int64) << 8 | (events.flags & _WHICH_CALL)
-    keys = np.unique(call_keys[is_sync])
-    for key in keys.tolist():
+    keys_of_held = None if held is None else _call_keys(events.where(held.index))
+    for key in np.unique(_call_keys(mine)).tolist():
         rows = (mine.site == key >> 8) & (which == key & 0xFF)
         waits = rows & ~on_cpu
         point = SyncPoint(
@@ -279,12 +278,18 @@ def sync_points(
                 exposed_s=float(exposed[waits].sum() / 1e9),
                 exposed_in_training_s=float(exposed[waits & trains].sum() / 1e9),
                 in_training=int((waits & trains).sum()),
-                library_share=float(((mine.flags & SyncFlag.BY_LIBRARY) > 0)[waits].mean()),
+                library_share=float(mine.has(SyncFlag.BY_LIBRARY)[waits].mean()),
                 needed_s=float(exposed[waits & trains & is_needed].sum() / 1e9),
-                held_back_s=None if held is None else held.seconds(call_keys[held.index] == key),
+                held_back_s=None if held is None else held.seconds(keys_of_held == key),
             )
         points.append(point)
     return sorted(points, key=SyncPoint.costliest_first)
+
+
+def _call_keys(syncs: Events) -> Int64:
+    """Returns a number for the line and kind of each sync."""
+    keys: Int64 = syncs.site.astype(np.int64) << 8 | (syncs.flags & _WHICH_CALL)
+    return keys
 
 
 def emptied_caches(

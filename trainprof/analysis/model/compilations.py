@@ -33,7 +33,7 @@ def compilations_of(
     rows = _calls(timeline)
     starts, took_ns = rows.start, rows.end - rows.start
     idle_ns = took_ns if worked is None else took_ns - worked.inside_ns(starts, starts + took_ns)
-    is_first_part = (rows.flags & CompileFlag.LATER_PART) == 0
+    is_first_part = ~rows.has(CompileFlag.LATER_PART)
     is_again = _in_training(starts, timeline) & _are_again(rows)
     names = np.array([sites[number] for number in rows.site.tolist()], dtype=object)
     lines = []
@@ -60,8 +60,8 @@ def _are_again(rows: Events) -> Bool:
     The first version for training after one for evaluation does not count, nor the reverse. Later
     parts of a version have its number, and no reason of their own.
     """
-    is_first = (rows.flags & CompileFlag.LATER_PART) == 0
-    is_other_mode = is_first & ((rows.flags & CompileFlag.OTHER_MODE) > 0)
+    is_first = ~rows.has(CompileFlag.LATER_PART)
+    is_other_mode = is_first & rows.has(CompileFlag.OTHER_MODE)
     versions = list(zip(rows.site.tolist(), rows.value.tolist(), strict=True))
     modes = {versions[index] for index in np.flatnonzero(is_other_mode)}
     known = np.array([version in modes for version in versions], dtype=bool)

@@ -152,7 +152,7 @@ def _is_mostly(is_torch: Bool, mask: Bool, place: Int64) -> Bool:
 def _was_handed_over(parts: PartsOfLoop, since: Int64, until: Int64) -> Bool:
     """Returns the time spans in which Python or NumPy got the values of tensors."""
     events = parts.events
-    is_read = events.is_kind(Kind.SYNC) & (events.flags & SyncFlag.ON_CPU > 0)
+    is_read = events.is_kind(Kind.SYNC) & events.has(SyncFlag.ON_CPU)
     kind = events.flags & ~np.uint8(SyncFlag.ON_CPU)
     is_array = is_read & np.isin(kind, _HAND_OVER)
     arrays, reads = (_count(events.start[mask], since, until) for mask in (is_array, is_read))

@@ -169,7 +169,7 @@ def _reads_in(
     span: tuple[int, int],
 ) -> ElementReads | None:
     events = parts.events
-    is_read = events.is_kind(Kind.SYNC) & ((events.flags & SyncFlag.ON_CPU) > 0)
+    is_read = events.is_kind(Kind.SYNC) & events.has(SyncFlag.ON_CPU)
     if np.count_nonzero(is_read) < _MIN_PASSES * MANY:
         return None
     is_pass = events.is_kind(Kind.FORWARD, Kind.LOSS)
@@ -179,14 +179,15 @@ def _reads_in(
         return None
     around = parts.nesting.nearest(is_pass)
     reads = np.flatnonzero(is_read & (around >= 0))
-    per_pass = np.bincount(around[reads], minlength=len(events))
-    reads = reads[per_pass[around[reads]] >= MANY]
+    _, of_pass, per_pass = np.unique(around[reads], return_inverse=True, return_counts=True)
+    is_one_of_many = per_pass[of_pass] >= MANY
+    reads, of_pass = reads[is_one_of_many], of_pass[is_one_of_many]
     passes = int(np.count_nonzero(per_pass >= MANY))
-    whole_ns = int((events.end - events.start)[is_pass].sum())
+    whole_ns = int((events.end[is_pass] - events.start[is_pass]).sum())
     if passes < _MIN_PASSES or whole_ns <= 0:
         return None
     gaps_ns = np.diff(events.start[reads])
-    is_inside = (np.diff(around[reads]) == 0) & (gaps_ns < _TINY_NS)
+    is_inside = (np.diff(of_pass) == 0) & (gaps_ns < _TINY_NS)
     share = float(gaps_ns[is_inside].sum()) / whole_ns
     places, counts = np.unique(events.site[reads], return_counts=True)
     return ElementReads(

@@ -103,7 +103,7 @@ class _Marks:
     @staticmethod
     def of(events: Events, nesting: Nesting) -> _Marks:
         top = nesting.parent < 0
-        no_grad = (events.flags & ForwardFlag.GRAD) == 0
+        no_grad = ~events.has(ForwardFlag.GRAD)
         grad = events.is_kind(Kind.FORWARD) & ~no_grad
         learns = events.is_kind(*LEARNING, Kind.ZERO_GRAD, Kind.CHECKPOINT_SAVE)
         return _Marks(
@@ -192,7 +192,7 @@ def _between_batches(forward: Events, is_plain: Bool, batches: Int64, update_end
 
 
 def _in_evaluation_mode(forward: Events) -> Bool:
-    mask: Bool = (forward.flags & ForwardFlag.TRAINING) == 0
+    mask: Bool = ~forward.has(ForwardFlag.TRAINING)
     return mask
 
 

@@ -27,7 +27,7 @@ def with_unlearnt_as_forwards(events: Events, nesting: Nesting) -> Events:
         return events
     every, backward = events.is_kind(Kind.FORWARD), events.is_kind(Kind.BACKWARD)
     outermost = every & ~nesting.inside(every | backward)
-    trains = outermost & ((events.flags & ForwardFlag.TRAINING) > 0)
+    trains = outermost & events.has(ForwardFlag.TRAINING)
     forwards = _count(stretches, events.start[outermost])
     in_training = _count(stretches, events.start[trains])
     is_learnt = _count(stretches, updates) > 0

@@ -106,6 +106,12 @@ class Events:
             mask |= self.kind == int(kind)
         return mask
 
+    def has(self, flag: int) -> Bool:
+        """Returns the mask of rows with a flag."""
+        # With an enum numpy would compute in int64.
+        mask: Bool = self.flags & np.uint8(flag) > 0
+        return mask
+
 
 _COLUMNS: Final = ("kind", "flags", "thread", "site", "start", "end", "value")
 

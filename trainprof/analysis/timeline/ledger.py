@@ -133,7 +133,7 @@ def attribute(
         key[events.is_kind(Kind.PLACEMENT)] = KEY["transfer"]
     first = events.is_kind(Kind.LOADER_NEXT) & (events.value <= 1)
     key[first] = KEY["first_batch"]
-    key[events.is_kind(Kind.SYNC) & (events.flags & SyncFlag.ON_CPU > 0)] = _AROUND
+    key[events.is_kind(Kind.SYNC) & events.has(SyncFlag.ON_CPU)] = _AROUND
     computes = events.is_kind(Kind.FORWARD, Kind.LOSS)
     key[computes & nesting.inside(events.is_kind(Kind.BACKWARD))] = KEY["recompute"]
     if graph_classes:
@@ -429,7 +429,7 @@ def _other_by_place(events: Events, attribution: Attribution, window: Window) ->
 
 def _covered_until(events: Events, attribution: Attribution, time: int) -> int:
     top, segments = attribution.top, attribution.segments
-    before = top[: int(np.searchsorted(top, np.searchsorted(events.start, time)))]
+    before = top[: int(np.searchsorted(top, top.dtype.type(np.searchsorted(events.start, time))))]
     earlier = segments[segments[:, 0] < time]
     ends: list[int] = [time, *events.end[before[-1:]].tolist(), *earlier[-1:, 1].tolist()]
     return max(ends)
@@ -441,7 +441,8 @@ def _outermost_spans(
     """Yields kind, start and end of the loop's outermost events and evaluation, block by block."""
     top, segments = attribution.top, attribution.segments
     loop = np.searchsorted(events.start, [window.loop_start, window.loop_end])
-    first, last = np.searchsorted(top, loop).tolist()
+    # Of one dtype: numpy would copy `top` to that of `loop`.
+    first, last = np.searchsorted(top, loop.astype(top.dtype)).tolist()
     in_loop = (segments[:, 0] >= window.loop_start) & (segments[:, 0] < window.loop_end)
     segments = segments[in_loop]
     for block in range(first, max(last, first + 1), _BLOCK):

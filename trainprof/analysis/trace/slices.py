@@ -183,7 +183,7 @@ class Words:
         A compiled graph inside another call is part of it.
         """
         is_shown = np.isin(events.kind, list(_NAMES))
-        is_shown &= ~(events.is_kind(Kind.SYNC) & ((events.flags & SyncFlag.ON_CPU) > 0))
+        is_shown &= ~(events.is_kind(Kind.SYNC) & events.has(SyncFlag.ON_CPU))
         graphs = self.metadata.graph_classes()
         if graphs:
             is_graph = events.is_kind(Kind.FORWARD) & np.isin(events.site, graphs)
@@ -203,7 +203,7 @@ class Words:
             ("torch.load", loads_samples(events, nesting)),
             (
                 "sample at place",
-                events.is_kind(Kind.SLOW_SAMPLE) & ((events.flags & SlowSampleFlag.IS_INDEX) == 0),
+                events.is_kind(Kind.SLOW_SAMPLE) & ~events.has(SlowSampleFlag.IS_INDEX),
             ),
         )
         for number, (_, mask) in enumerate(variants, 1):
