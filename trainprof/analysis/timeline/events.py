@@ -202,7 +202,7 @@ def load_process(log: EventLogFile) -> ProcessLog:
             chosen = chosen[~is_wrong]
         here = slice(count, count + len(chosen))
         for name, column in columns.items():
-            np.take(rows[name], chosen, out=column[here])
+            np.take(rows[name], chosen, out=column[here], mode="clip")
         count = here.stop
         del rows
         _forget_pages(piece)
