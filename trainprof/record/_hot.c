@@ -963,20 +963,22 @@ static PyObject *stamping_new(PyTypeObject *type, PyObject *args, PyObject *name
     self->indices = iterator;
     self->times = Py_NewRef(times);
     self->clock = other_than_ours(clock);
+    memset(PyByteArray_AS_STRING(times), 0, (size_t)PyByteArray_GET_SIZE(times));
     return (PyObject *)self;
 }
 
 static PyObject *stamping_next(PyObject *me) {
     Stamping *self = (Stamping *)me;
-    Py_ssize_t at = self->count * (Py_ssize_t)sizeof(uint64_t);
+    PyObject *index = Py_TYPE(self->indices)->tp_iternext(self->indices);
     uint64_t now;
-    if (at + (Py_ssize_t)sizeof now <= PyByteArray_GET_SIZE(self->times)) {
-        if (read_clock(self->clock, &now) < 0)
-            return NULL;
+    if (index != NULL && read_clock(self->clock, &now) < 0)
+        Py_CLEAR(index);
+    Py_ssize_t at = self->count * (Py_ssize_t)sizeof now;
+    if (index != NULL && at + (Py_ssize_t)sizeof now <= PyByteArray_GET_SIZE(self->times)) {
         memcpy(PyByteArray_AS_STRING(self->times) + at, &now, sizeof now);
         self->count++;
     }
-    return Py_TYPE(self->indices)->tp_iternext(self->indices);
+    return index;
 }
 
 static void stamping_dealloc(PyObject *me) {

@@ -15,11 +15,11 @@ from trainprof.record.errors import TrainprofError
 from trainprof.record.files import open_run_file
 from trainprof.record.names import EVENT_LOG_SUFFIX
 from trainprof.record.schema import (
-    CHUNK_BYTES,
     HEADER_BYTES,
     HEADER_PREFIX,
     LAST_PART,
     MAGIC,
+    MOST_EMPTY_BYTES,
     RECORD_BYTES,
     SCHEMA_VERSION,
     STOPPED,
@@ -143,7 +143,7 @@ def _stable_size(descriptor: int, size: int) -> int:
 
     An ending process truncates them, and reading them in a mapping would then be SIGBUS.
     """
-    begin = max(0, size - CHUNK_BYTES)
+    begin = max(0, size - MOST_EMPTY_BYTES)
     data = os.pread(descriptor, size - begin, begin).rstrip(b"\0")
     end = begin + len(data)
     return min(size, end + -end % mmap.PAGESIZE)

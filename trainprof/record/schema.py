@@ -22,8 +22,10 @@ HEADER_BYTES: Final = 4096
 # In the header page: when recording stopped (perf_counter_ns, errno or Stop), or zeros.
 STOPPED: Final = struct.Struct("<QI")
 STOPPED_OFFSET: Final = 4000
-# A log grows by at most this, so at most this many bytes at its end are empty.
+# A log grows by at most this: it is mapped in the script's process.
 CHUNK_BYTES: Final = 1 << 18
+# At most this many bytes at the end of a log are empty; earlier versions mapped more.
+MOST_EMPTY_BYTES: Final = 1 << 20
 # The most that one process records, half of what the reader takes: four days at 20 events a step
 # and 10 steps a second.
 MAX_WRITTEN_BYTES: Final = 1 << 31

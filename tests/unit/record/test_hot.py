@@ -309,6 +309,18 @@ def test_indices_are_stamped_when_they_are_read(read: int) -> None:
     assert hot.longest(times, 150) == (30 if read else 0)  # the rest is later
 
 
+def test_indices_that_are_read_again_have_the_later_stamps() -> None:
+    clock, times = FakeClock(100), bytearray(8 * 3)
+    list(hot.Stamping([5, 6, 7], times, clock))
+    clock.advance(50)
+    shortened = [5, 6, 7]
+    for _ in hot.Stamping(shortened, times, clock):
+        del shortened[2:]
+        clock.advance(20)
+    assert memoryview(times).cast("Q").tolist() == [150, 170, 0]
+    assert hot.longest(times, clock.now_ns) == 20
+
+
 def test_stamping_leaks_nothing_and_passes_on_what_iterating_raises() -> None:
     def blocks_after(count: int) -> int:
         for _ in range(count):

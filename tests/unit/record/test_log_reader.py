@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import struct
@@ -13,6 +14,7 @@ from support.session import read_recording
 from trainprof.record.event_log import EventLog
 from trainprof.record.log_reader import UnreadableLog, join_texts, log_paths, read_log
 from trainprof.record.schema import (
+    CHUNK_BYTES,
     HEADER_BYTES,
     HEADER_PREFIX,
     LAST_PART,
@@ -117,6 +119,15 @@ def test_a_hole_at_the_end_of_a_very_large_log_is_not_read(whole, tmp_path, monk
     cut = read_log(path)
     assert bytes(cut.body) == whole[HEADER_BYTES:]
     assert cut.unread_bytes == (1 << 40) - len(whole)
+
+
+@pytest.mark.parametrize("chunk_bytes", [CHUNK_BYTES, 1 << 20])  # of this version, of earlier ones
+def test_what_an_ending_process_cuts_off_is_not_mapped(whole, tmp_path, chunk_bytes):
+    path = tmp_path / "running.events"
+    path.write_bytes(whole.ljust(chunk_bytes, b"\0"))
+    log = read_log(path)
+    os.truncate(path, -(-len(whole) // mmap.PAGESIZE) * mmap.PAGESIZE)
+    assert bytes(log.body).rstrip(b"\0") == whole[HEADER_BYTES:].rstrip(b"\0")
 
 
 def test_a_log_in_a_room_that_is_a_link_is_not_read(whole, tmp_path):

@@ -5,7 +5,7 @@ The recorded fetches and computations are replayed through torch's pipeline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -171,7 +171,7 @@ class Prediction:
     reset_s: Interval
     epoch_s: Interval
     parts_s: dict[str, float]
-    pipeline: Pipeline
+    pipeline: Pipeline = field(compare=False, repr=False)
 
     def speedup_over(self, step_s: float) -> Interval:
         step = self.step_s

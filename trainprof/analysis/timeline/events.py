@@ -196,16 +196,17 @@ def load_process(log: EventLogFile) -> ProcessLog:
             marks += _mark(rows[index], around_ns)
         details.append(rows[_IS_DETAIL[kind] & is_whole])
         chosen = np.flatnonzero(good)
-        is_wrong = _end_after_their_successors(end[chosen])
-        if is_wrong.any():
-            impossible += int(np.count_nonzero(is_wrong))
-            chosen = chosen[~is_wrong]
         here = slice(count, count + len(chosen))
         for name, column in columns.items():
             np.take(rows[name], chosen, out=column[here], mode="clip")
         count = here.stop
         del rows
         _forget_pages(piece)
+    is_wrong = _end_after_their_successors(columns["end"][:count])
+    if is_wrong.any():
+        impossible += int(np.count_nonzero(is_wrong))
+        columns = {name: column[:count][~is_wrong] for name, column in columns.items()}
+        count = len(columns["end"])
     return ProcessLog(
         header=log.header,
         events=_in_order(columns, count),
@@ -251,12 +252,10 @@ def _end_after_their_successors(ends: npt.NDArray[np.uint64]) -> Bool:
     Each is written when it ends: a bit of its time has flipped.
     """
     is_late = np.zeros(len(ends), dtype=bool)
-    inner = len(ends) - _SUCCESSORS
-    if inner > 0:
-        latest = ends[1 : inner + 1]
-        for step in range(2, _SUCCESSORS + 1):
-            latest = np.maximum(latest, ends[step : inner + step])
-        is_late[:inner] = ends[:inner] > latest + np.uint64(_LATE_NS)
+    inner = max(len(ends) - _SUCCESSORS, 0)
+    is_late[:inner] = True
+    for step in range(1, _SUCCESSORS + 1):
+        is_late[:inner] &= ends[:inner] - ends[step : inner + step] > _LATE_NS
     return is_late
 
 

@@ -65,7 +65,7 @@ class CallSites:
         return known
 
     def _keep(self, code: CodeType) -> None:
-        """Holds code, so that its id is not reused; clears the tables once they are large."""
+        """Holds code whose id a table has now; clears the tables once they are large."""
         if len(self._judged) >= _MOST_CODES:
             self.forget()
         self._judged.append(code)
@@ -211,9 +211,9 @@ class CallSites:
         return self._log.define(Topic.SITE, text)
 
     def _define(self, key: tuple[int, int], code: CodeType, line: int, name: str) -> int:
-        self._keep(code)
         text = json.dumps([self._path(code), line, name], ensure_ascii=True)
         number = self._known[key] = self._log.define(Topic.SITE, text)
+        self._keep(code)
         return number
 
     def _path(self, code: CodeType) -> str:
@@ -245,8 +245,8 @@ class CallSites:
         key = (id(frame.f_code), frame.f_lasti)
         if key not in self._call_ends:  # cached: it iterates over the code
             _, line, _, column = next(itertools.islice(positions(), frame.f_lasti // 2, None))
-            self._keep(frame.f_code)
             self._call_ends[key] = None if line is None or column is None else (line, column)
+            self._keep(frame.f_code)
         return self._call_ends.get(key)
 
     def is_user_file(self, file: str) -> bool:

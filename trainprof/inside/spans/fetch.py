@@ -123,8 +123,6 @@ class FetchProbe:
                 meter.took(end - start)
                 are_worth_it = slow.are_worth_stamps(end - start - collated, count)
                 kept.is_stamped = kept.may_be_stamped and are_worth_it
-                if stamped is not None and not slow.may_have_one(stamped, end - collated):
-                    stamped = None
                 if usage is not None or stamped is not None:
                     record_details(usage, start, end, batch, stamped, end - collated, kept.loader)
 
@@ -264,20 +262,30 @@ class StampedIndices(list[Any]):
         asked: list[int] = getattr(self, "_asked", [])
         return asked[: bisect_right(asked, end)]
 
+    def longest(self, end: int) -> int:
+        """Returns the longest time between two stamps, or from the last one to `end`, in ns."""
+        stamps = [*self.stamps(end), end]
+        return max(map(sub, stamps[1:], stamps), default=0)
+
 
 class StampedInC(StampedIndices):
-    """Its twin in C; `times` and `stamping` are set after creation, too."""
+    """Its twin in C; the module `hot` and `times` are set after creation, too."""
 
-    __slots__ = ("stamping", "times")
+    __slots__ = ("hot", "times")
 
-    stamping: Callable[[Iterator[Any], bytearray, Callable[[], int]], Iterator[Any]]
+    hot: Any
     times: bytearray
 
     def __iter__(self) -> Iterator[Any]:
-        return self.stamping(list.__iter__(self), self.times, self.clock)
+        iterator: Iterator[Any] = self.hot.Stamping(list.__iter__(self), self.times, self.clock)
+        return iterator
 
     def stamps(self, end: int) -> list[int]:
         return [time for time in memoryview(self.times).cast("Q") if 0 < time <= end]
+
+    def longest(self, end: int) -> int:
+        longest: int = self.hot.longest(self.times, end)
+        return longest
 
 
 class SlowSamples:
@@ -296,7 +304,7 @@ class SlowSamples:
             stamped = StampedIndices(indices)
         else:
             stamped = in_c = StampedInC(indices)
-            in_c.stamping, in_c.times = self._hot.Stamping, bytearray(8 * len(indices))
+            in_c.hot, in_c.times = self._hot, bytearray(8 * len(indices))
         stamped.clock = self._clock
         return stamped
 
@@ -306,23 +314,14 @@ class SlowSamples:
         self._samples += samples
         return self._kept > 0 and self._took_ns >= self._samples * SHORT_SAMPLE_NS
 
-    def may_have_one(self, indices: StampedIndices, end: int) -> bool:
-        """Returns whether a sample of a batch may be among the slowest: a cheap check in C."""
-        hot = self._hot
-        if hot is None or len(self._slowest) < self._kept or type(indices) is not StampedInC:
-            return True
-        longest: int = hot.longest(indices.times, end)
-        return longest > self._slowest[0]
-
     def record(self, indices: StampedIndices, end: int, site: int) -> None:
         """Records a batch's slow samples; the last one ended at `end`; `site` is the loader."""
-        stamps, slowest = indices.stamps(end), self._slowest
-        if not stamps:
-            return
-        stamps.append(end)
+        slowest = self._slowest
         is_full = len(slowest) >= self._kept
-        if is_full and max(map(sub, stamps[1:], stamps)) <= slowest[0]:
+        if is_full and indices.longest(end) <= slowest[0]:
             return
+        stamps = indices.stamps(end)
+        stamps.append(end)
         for place, ns in enumerate(map(sub, stamps[1:], stamps)):
             if len(slowest) < self._kept:
                 heapq.heappush(slowest, ns)
@@ -330,7 +329,8 @@ class SlowSamples:
                 heapq.heapreplace(slowest, ns)
             else:
                 continue
-            start, index = stamps[place], indices[place]
+            # The script may have shortened the list.
+            start, index = stamps[place], indices[place] if place < len(indices) else None
             if type(index) is int and 0 <= index <= _MAX_INDEX:
                 self._emit(_SLOW_SAMPLE, start, start + ns, site, index, SlowSampleFlag.IS_INDEX)
             else:

@@ -13,6 +13,7 @@ from trainprof.analysis.run.analysed import NothingThere
 from trainprof.analysis.run.ending import GOES_ON, ITS_STATUS, NOT_WRITTEN, WENT_ON
 from trainprof.analysis.summary.json_text import from_jsonable, to_jsonable
 from trainprof.analysis.summary.run import Exit
+from trainprof.analysis.timeline import events
 from trainprof.findings.summarize import summarize
 from trainprof.record.names import MAX_STEPS, MAX_TIME
 from trainprof.record.run_directory import RunDirectory
@@ -187,7 +188,9 @@ def test_a_log_cut_at_any_byte_gives_a_summary(tmp_path):
 
 
 @pytest.mark.parametrize("bit", [33, 40, 50])
-def test_an_event_whose_end_was_damaged_is_left_out(tmp_path, bit):
+@pytest.mark.parametrize("block", [61, events._BLOCK_RECORDS])  # the last one of a block, too
+def test_an_event_whose_end_was_damaged_is_left_out(tmp_path, monkeypatch, bit, block):
+    monkeypatch.setattr(events, "_BLOCK_RECORDS", block)
     plain = run_of(steps=50).summary(tmp_path)
     directory = run_of(steps=50).write(tmp_path / "damaged")
     (path,) = directory.events.iterdir()
