@@ -24,6 +24,7 @@ from support.styles import PREAMBLE, ROOT, Style, missed_costs
 
 from trainprof.analysis.summary.run_summary import RECORDING_STOPPED
 from trainprof.cli.app import run_command
+from trainprof.record.schema import CHUNK_BYTES, RECORD_BYTES
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals as Linux has them")
 
@@ -396,7 +397,7 @@ def _mount(*words: str) -> None:
 
 @pytest.mark.proves("Endings", "a full disk: training goes on, what fits is reported")
 def test_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
-    """The log's next megabyte cannot be had; its first has all up to there."""
+    """The log's next chunk cannot be had; its first has all up to there: 4 events a step."""
     fill = """
 import itertools
 with open(os.path.join(os.environ["TRAINPROF_DIR"], os.pardir, "filler"), "wb", 0) as filler:
@@ -432,7 +433,7 @@ print("reached", json.dumps(reached))
         assert any(fault.startswith(RECORDING_STOPPED) for fault in summary["faults"])
         assert end_of(summary)[:2] == ("completed", 0)
         steps = summary["training"]["steps"]
-        assert 5000 < steps < STEPS + 9000
+        assert CHUNK_BYTES / (5 * RECORD_BYTES) < steps < STEPS + 9000
         reached = json.loads(ended.stdout.decode().rpartition("reached ")[2])[steps - STEPS - 1]
         seconds = summary["ledger"]["seconds"]["forward"]
         if seconds == pytest.approx(reached, rel=0.25):
