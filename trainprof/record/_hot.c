@@ -1005,14 +1005,17 @@ static PyObject *longest(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "O!K", &PyByteArray_Type, &times, &end))
         return NULL;
     const char *stamps = PyByteArray_AS_STRING(times);
-    uint64_t most = 0, before = 0, at = 0;
-    for (Py_ssize_t i = 0; i + 8 <= PyByteArray_GET_SIZE(times) && at < end; i += 8) {
+    uint64_t most = 0, before = 0, at;
+    for (Py_ssize_t i = 0; i + 8 <= PyByteArray_GET_SIZE(times); i += 8) {
         memcpy(&at, stamps + i, sizeof at);
-        at = at == 0 || at > end ? end : at; /* the rest was not read, or later */
-        most = before != 0 && at - before > most ? at - before : most;
+        if (at == 0 || at > end) /* the rest was not read, or later */
+            break;
+        if (before != 0 && at - before > most)
+            most = at - before;
         before = at;
     }
-    most = before != 0 && end - before > most ? end - before : most;
+    if (before != 0 && end - before > most)
+        most = end - before;
     return PyLong_FromUnsignedLongLong(most);
 }
 

@@ -155,7 +155,7 @@ def transfers(events: Events, sites: Sites, overlap: Overlap | None) -> list[Tra
                 pinned_share=float(rows.has(TransferFlag.PINNED).mean()),
                 non_blocking_share=float(rows.has(TransferFlag.NON_BLOCKING).mean()),
                 by_library_share=float(rows.has(TransferFlag.BY_LIBRARY).mean()),
-                is_made_there=bool((rows.flags & TransferFlag.CREATED_IN_LINE).any()),
+                is_made_there=bool(rows.has(TransferFlag.CREATED_IN_LINE).any()),
             )
             lines.append(line if timed is None else timed.added_to(line, index, rows))
     return sorted(
@@ -256,12 +256,12 @@ def sync_points(
         is_needed = needed_syncs(timeline)[is_sync]
         trains = (_in_loop(timeline) & ~within(timeline.segments, events.start))[is_sync]
     on_cpu = mine.has(SyncFlag.ON_CPU)
-    which = mine.flags & _WHICH_CALL
     names = {int(flag): flag.name.lower() for flag in SyncFlag}
     points = []
+    keys = _call_keys(mine)
     keys_of_held = None if held is None else _call_keys(events.where(held.index))
-    for key in np.unique(_call_keys(mine)).tolist():
-        rows = (mine.site == key >> 8) & (which == key & 0xFF)
+    for key in np.unique(keys).tolist():
+        rows = keys == key
         waits = rows & ~on_cpu
         point = SyncPoint(
             site=sites[key >> 8],

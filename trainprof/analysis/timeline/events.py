@@ -246,7 +246,7 @@ def _around_ns(starts: Int64, header: dict[str, Any]) -> int | None:
     return middle_ns if is_far and len(starts) >= _TORN_HEADER_EVENTS else opened_ns
 
 
-def _end_after_their_successors(ends: npt.NDArray[np.uint64]) -> Bool:
+def _end_after_their_successors(ends: Int64) -> Bool:
     """Returns which of the events, in order of writing, end well after several written later.
 
     Each is written when it ends: a bit of its time has flipped.

@@ -429,10 +429,16 @@ def _other_by_place(events: Events, attribution: Attribution, window: Window) ->
 
 def _covered_until(events: Events, attribution: Attribution, time: int) -> int:
     top, segments = attribution.top, attribution.segments
-    before = top[: int(np.searchsorted(top, top.dtype.type(np.searchsorted(events.start, time))))]
+    before = top[: _outermost_before(events, top, time)]
     earlier = segments[segments[:, 0] < time]
     ends: list[int] = [time, *events.end[before[-1:]].tolist(), *earlier[-1:, 1].tolist()]
     return max(ends)
+
+
+def _outermost_before(events: Events, top: Int32, time: int) -> int:
+    """Returns how many outermost events begin before a time."""
+    begun = np.searchsorted(events.start, time)
+    return int(np.searchsorted(top, top.dtype.type(begun)))  # else numpy would copy all of `top`
 
 
 def _outermost_spans(
@@ -440,9 +446,8 @@ def _outermost_spans(
 ) -> Iterator[tuple[npt.NDArray[np.uint8], Int64, Int64]]:
     """Yields kind, start and end of the loop's outermost events and evaluation, block by block."""
     top, segments = attribution.top, attribution.segments
-    loop = np.searchsorted(events.start, [window.loop_start, window.loop_end])
-    # Of one dtype: numpy would copy `top` to that of `loop`.
-    first, last = np.searchsorted(top, loop.astype(top.dtype)).tolist()
+    loop = window.loop_start, window.loop_end
+    first, last = (_outermost_before(events, top, time) for time in loop)
     in_loop = (segments[:, 0] >= window.loop_start) & (segments[:, 0] < window.loop_end)
     segments = segments[in_loop]
     for block in range(first, max(last, first + 1), _BLOCK):

@@ -232,7 +232,7 @@ class _TimedCollate:
 
 
 DEFAULT_KEPT: Final = 10
-# A stamp takes 0.15 us.
+# A stamp takes 0.03 us in C and 0.09 us in Python.
 SHORT_SAMPLE_NS: Final = 10_000
 _ABSENT: Final = object()
 _MAX_INDEX: Final = (1 << 63) - 1
