@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from trainprof.inside.limits.limit import OWN_UPDATES, can_end
+from trainprof.inside.patching.function_modes import asks_for_transforms
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.session import Session
 
@@ -27,9 +28,10 @@ class OwnUpdatesProbe:
         if before_step is None:
             return
         self._session, self._limit, self._before_step = session, session.limit, before_step
+        self._is_transformed = asks_for_transforms(torch)
         functorch = getattr(torch._C, "_functorch", None)
-        # Nesting depth inside torch.func transforms; None outside of them.
-        self._level = getattr(functorch, "maybe_current_level", lambda: None)
+        # Nesting depth inside torch.func transforms.
+        self._level = getattr(functorch, "maybe_current_level", lambda: 0)
         self._depth = 0
         self._least_order: int | None = None
         self._counts = False
@@ -61,7 +63,7 @@ class OwnUpdatesProbe:
         create_graph = args[_CREATE_GRAPH] if is_given else kwargs.get("create_graph")
         if not isinstance(create_graph, int) or not create_graph:
             return 0
-        return 1 + (self._level() or 0)
+        return 1 + (self._level() if self._is_transformed() else 0)
 
     def _has_ended(self) -> None:
         if self._depth == 0 or not can_end():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from types import FrameType, ModuleType
 from typing import Any, Final
 
@@ -47,6 +48,19 @@ class FunctionModes:
         return type(self._at(0)) is not getattr(sys.modules.get(_DEVICE_MODULE), _DEVICE_MODE, None)
 
 
+def asks_for_transforms(torch: ModuleType) -> Callable[[], bool]:
+    """Returns a function that says whether torch.func transforms run in the calling thread.
+
+    functorch's own functions create a state in the thread, which each backward pass copies from
+    then on, for 3 us.
+    """
+    key = getattr(torch._C.DispatchKey, "FuncTorchDynamicLayerFrontMode", None)
+    is_included = getattr(torch._C, "_dispatch_tls_is_dispatch_key_included", None)
+    if key is None or is_included is None:
+        return lambda: False
+    return partial(is_included, key)
+
+
 def caller_of(frame: FrameType | None) -> FrameType | None:
     """Returns the frame that made a call, beyond the mode of a default device."""
     while (
@@ -71,8 +85,7 @@ class PlainTensors:
         self._whole = {torch.int64, torch.int32, torch.int16}
         self._is_traced = getattr(torch._C, "_get_tracing_state", lambda: None)
         self._dispatch_depth = FunctionModes(torch).dispatch_depth
-        functorch = getattr(torch._C, "_functorch", None)
-        self._transforms = getattr(functorch, "peek_interpreter_stack", lambda: None)
+        self._is_transformed = asks_for_transforms(torch)
         self.unseen = torch._C.DisableTorchFunction
 
     def has_own_parameters(self) -> bool:
@@ -85,7 +98,7 @@ class PlainTensors:
             return False
         if self._dispatch_depth() or is_profiling() or self._is_traced() is not None:
             return False
-        if self._transforms() is not None:  # under vmap a tensor's values can't be read
+        if self._is_transformed():  # under vmap a tensor's values can't be read
             return False
         cuda = self._torch.cuda
         return not (cuda.is_initialized() and cuda.is_current_stream_capturing())
