@@ -43,7 +43,6 @@ enum {
     WATCHERS,
     NUM_YIELDED,
     STATE,
-    TO_PASS,
     TRAINING,
     HOLDS,
     COMPILING,
@@ -51,8 +50,7 @@ enum {
     NAMES
 };
 static const char *const texts[NAMES] = {
-    "watchers", "_num_yielded", "_trainprof", "to_pass", "training", "holds", "_is_compiling_flag",
-    "__qualname__",
+    "watchers", "_num_yielded", "_trainprof", "training", "holds", "_is_compiling_flag", "__qualname__",
 };
 static PyObject *names_of[NAMES];
 #define NAME(which) names_of[which]
@@ -364,6 +362,141 @@ static PyTypeObject RecorderType = {
     .tp_methods = recorder_methods,
 };
 
+/* --- a batch's samples --- */
+
+static inline PyObject *other_than_ours(PyObject *clock) {
+    return is_monotonic && clock == perf_counter_ns ? NULL : Py_NewRef(clock);
+}
+
+/* A batch's indices, which note when each is read: then the sample before is done. */
+typedef struct {
+    PyListObject list;
+    PyObject *clock; /* NULL for the performance counter */
+    uint64_t *times;
+    Py_ssize_t most, count;
+} Stamped;
+
+static PyTypeObject StampedType;
+
+/* StampedIndices(indices, clock) */
+static int stamped_init(PyObject *me, PyObject *args, PyObject *names) {
+    Stamped *self = (Stamped *)me;
+    PyObject *indices, *clock;
+    if (!PyArg_ParseTuple(args, "O!O", &PyList_Type, &indices, &clock) ||
+        PyList_SetSlice(me, 0, PyList_GET_SIZE(me), indices) < 0)
+        return -1;
+    PyMem_Free(self->times);
+    self->most = self->count = 0;
+    self->times = PyMem_New(uint64_t, (size_t)PyList_GET_SIZE(me));
+    if (self->times == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->most = PyList_GET_SIZE(me);
+    Py_XSETREF(self->clock, other_than_ours(clock));
+    return 0;
+}
+
+static void stamped_dealloc(PyObject *me) {
+    PyObject_GC_UnTrack(me);
+    PyMem_Free(((Stamped *)me)->times);
+    Py_CLEAR(((Stamped *)me)->clock);
+    PyList_Type.tp_dealloc(me);
+}
+
+/* Returns the longest time in ns between two stamps, or from the last one to the end. */
+static uint64_t longest(Stamped *self, uint64_t end) {
+    uint64_t most = 0, before = self->count > 0 ? self->times[0] : end;
+    for (Py_ssize_t i = 1; i < self->count && self->times[i] <= end; i++) {
+        if (self->times[i] - before > most)
+            most = self->times[i] - before;
+        before = self->times[i];
+    }
+    return before < end && end - before > most ? end - before : most;
+}
+
+/* longest(end) */
+static PyObject *stamped_longest(PyObject *me, PyObject *end) {
+    return PyLong_FromUnsignedLongLong(longest((Stamped *)me, as_number(end)));
+}
+
+/* stamps(end): when each index was read, up to `end`. */
+static PyObject *stamped_stamps(PyObject *me, PyObject *end) {
+    Stamped *self = (Stamped *)me;
+    PyObject *stamps = PyList_New(0);
+    for (Py_ssize_t i = 0; stamps != NULL && i < self->count; i++) {
+        if (self->times[i] > as_number(end))
+            break;
+        PyObject *stamp = PyLong_FromUnsignedLongLong(self->times[i]);
+        if (stamp == NULL || PyList_Append(stamps, stamp) < 0)
+            Py_CLEAR(stamps);
+        Py_XDECREF(stamp);
+    }
+    return stamps;
+}
+
+typedef struct {
+    PyObject_HEAD
+    Stamped *of;
+    Py_ssize_t at;
+} Stamping;
+
+static PyObject *stamping_next(PyObject *me) {
+    Stamping *self = (Stamping *)me;
+    if (self->at >= PyList_GET_SIZE(self->of))
+        return NULL;
+    PyObject *index = Py_NewRef(PyList_GET_ITEM(self->of, self->at));
+    uint64_t now;
+    if (read_clock(self->of->clock, &now) < 0)
+        Py_CLEAR(index);
+    else if (self->at < self->of->most) {
+        self->of->times[self->at] = now;
+        self->of->count = self->at + 1;
+    }
+    self->at++;
+    return index;
+}
+
+static void stamping_dealloc(PyObject *me) {
+    Py_CLEAR(((Stamping *)me)->of);
+    Py_TYPE(me)->tp_free(me);
+}
+
+static PyTypeObject StampingType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "trainprof.record._hot.Stamping",
+    .tp_basicsize = sizeof(Stamping),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_iter = PyObject_SelfIter,
+    .tp_iternext = stamping_next,
+    .tp_dealloc = stamping_dealloc,
+};
+
+static PyObject *stamped_iter(PyObject *me) {
+    Stamping *iterator = PyObject_New(Stamping, &StampingType);
+    if (iterator == NULL)
+        return NULL;
+    iterator->of = (Stamped *)Py_NewRef(me);
+    iterator->at = ((Stamped *)me)->count = 0;
+    return (PyObject *)iterator;
+}
+
+static PyMethodDef stamped_methods[] = {
+    {"longest", stamped_longest, METH_O, NULL},
+    {"stamps", stamped_stamps, METH_O, NULL},
+    {NULL},
+};
+
+static PyTypeObject StampedType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "trainprof.record._hot.StampedIndices",
+    .tp_base = &PyList_Type,
+    .tp_basicsize = sizeof(Stamped),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_init = stamped_init,
+    .tp_iter = stamped_iter,
+    .tp_dealloc = stamped_dealloc,
+    .tp_methods = stamped_methods,
+};
+
 /* --- wrappers ---
 
 A wrapper has a hook: what it does around a call. It handles the common call itself and hands every
@@ -385,15 +518,14 @@ typedef struct {
 
 #define GIVEN(at) PyTuple_GET_ITEM(self->given, at)
 
-/* What wrappers share with their twins: of outermost calls the thread inside one, or 0; of a
-   fetcher the rest. */
+/* As hot.State. */
 typedef struct {
     PyObject_HEAD
     unsigned long thread;
     unsigned char worker;
     char may_be_stamped, is_stamped;
     unsigned int loader;
-    unsigned long long collate_began_ns;
+    unsigned long long collate_began_ns, samples, samples_ns, short_sample_ns, to_pass, least_ns;
 } State;
 
 static PyTypeObject StateType;
@@ -566,42 +698,64 @@ static PyObject *call_next(PyObject *me, PyObject *const *args, size_t nargsf, P
     return give_back(batch, kept, failed);
 }
 
-/* fetch: given the meter of usage; `limit` is the time in ns from which a fetch is not short. */
+/* Ends a stamped fetch, whose samples were done at `end`, and tells of slow ones; returns -1 with an
+   error. */
+static int end_stamped(State *state, PyObject *stamped, uint64_t start, uint64_t end, State *slow,
+                       PyObject *record) {
+    state->samples += (uint64_t)((Stamped *)stamped)->most;
+    state->samples_ns += end - start;
+    state->is_stamped = state->samples_ns >= state->samples * state->short_sample_ns;
+    if (longest((Stamped *)stamped, end) < slow->least_ns)
+        return 0;
+    return -has_failed(PyObject_CallFunction(record, "OKI", stamped, end, state->loader));
+}
+
+/* fetch: given two States, of the meter of usage and of the slow samples, each with a function that
+   is told of what took its `least_ns` or longer. The twin makes a fetcher's first call, and those
+   that are measured. */
 static PyObject *call_fetch(PyObject *me, PyObject *const *args, size_t nargsf, PyObject *names) {
+    enum { METER, TOOK, SLOW, RECORD };
     Wrapper *self = (Wrapper *)me;
-    PyObject *meter = GIVEN(0);
+    State *meter = (State *)GIVEN(METER);
     if (PyVectorcall_NARGS(nargsf) != 2)
         return names == NULL ? ORIGINAL() : TWIN();
     if (names != NULL)
         return ORIGINAL();
     PyObject *held = get_if_there(args[0], NAME(STATE));
     State *state = (State *)held;
-    uint64_t passing, start, end;
-    PyObject *one_less = NULL;
-    if (held == NULL || !Py_IS_TYPE(held, &StateType) || state->is_stamped ||
-        take_number(PyObject_GetAttr(meter, NAME(TO_PASS)), &passing) < 0 || passing == 0 ||
-        (one_less = PyLong_FromUnsignedLongLong(passing - 1)) == NULL ||
-        PyObject_SetAttr(meter, NAME(TO_PASS), one_less) < 0) {
-        Py_XDECREF(one_less);
+    if (held == NULL || !Py_IS_TYPE(held, &StateType) || meter->to_pass == 0) {
         Py_XDECREF(held);
         return PyErr_Occurred() != NULL ? NULL : TWIN();
     }
-    Py_DECREF(one_less);
-    state->collate_began_ns = 0;
-    uint64_t value = PyList_CheckExact(args[1]) ? (uint64_t)PyList_GET_SIZE(args[1]) : 1;
-    if (read_clock(self->begin, &start) < 0) {
+    int is_list = PyList_CheckExact(args[1]);
+    uint64_t start, end = 0, value = is_list ? (uint64_t)PyList_GET_SIZE(args[1]) : 1;
+    PyObject *const *asked = args, *stamped = NULL, *with_stamped[] = {args[0], NULL};
+    if (state->is_stamped && is_list) {
+        PyObject *clock = self->begin == NULL ? perf_counter_ns : self->begin;
+        stamped = PyObject_CallFunctionObjArgs((PyObject *)&StampedType, args[1], clock, NULL);
+        with_stamped[1] = stamped;
+        asked = with_stamped;
+    }
+    if ((asked != args && stamped == NULL) || read_clock(self->begin, &start) < 0) {
+        Py_XDECREF(stamped);
         Py_DECREF(held);
         return NULL;
     }
-    PyObject *batch = ORIGINAL();
+    meter->to_pass -= meter->to_pass > 0; /* another thread, while a clock in Python was read */
+    state->collate_began_ns = 0;
+    PyObject *batch = self->call_original(self->original, asked, 2, NULL);
     Kept kept = keep_error(batch);
     int failed = read_clock(self->end, &end) < 0;
-    if (!failed && end - start >= (uint64_t)self->limit)
-        failed = has_failed(PyObject_CallMethod(meter, "took", "K", end - start));
-    if (!failed && state->collate_began_ns != 0)
-        value |= (end - state->collate_began_ns) << 24;
+    uint64_t collated = state->collate_began_ns == 0 ? 0 : end - state->collate_began_ns;
+    value |= collated << 24;
+    if (!failed && end - start >= meter->least_ns)
+        failed = has_failed(PyObject_CallFunction(GIVEN(TOOK), "K", end - start));
     failed = failed ||
              emit(self->recorder, self->kind, start, end, state->loader, value, state->worker) < 0;
+    if (!failed && stamped != NULL)
+        failed = end_stamped(state, stamped, start, end - collated, (State *)GIVEN(SLOW),
+                             GIVEN(RECORD)) < 0;
+    Py_XDECREF(stamped);
     Py_DECREF(held);
     return give_back(batch, kept, failed);
 }
@@ -737,14 +891,10 @@ static const struct {
 } hooks[] = {
     {"timed", call_timed, "DISoooooo"}, {"step", call_step, "dsod"},
     {"module", call_module, "isdoo"},   {"next", call_next, "dsoo"},
-    {"fetch", call_fetch, "o"},         {"collate", call_collate, "i"},
+    {"fetch", call_fetch, "ioio"},      {"collate", call_collate, "i"},
     {"copy", call_copy, "o"},           {"read", call_read, "tooo"},
     {"caller", call_caller, "o"},
 };
-
-static inline PyObject *other_than_ours(PyObject *clock) {
-    return is_monotonic && clock == perf_counter_ns ? NULL : Py_NewRef(clock);
-}
 
 /* Returns whether a hook is given what it needs, which calls do not check. */
 static int is_given(PyObject *given, const char *types) {
@@ -916,6 +1066,11 @@ static PyMemberDef state_members[] = {
     {"is_stamped", T_BOOL, offsetof(State, is_stamped), 0, NULL},
     {"loader", T_UINT, offsetof(State, loader), 0, NULL},
     {"collate_began_ns", T_ULONGLONG, offsetof(State, collate_began_ns), 0, NULL},
+    {"samples", T_ULONGLONG, offsetof(State, samples), 0, NULL},
+    {"samples_ns", T_ULONGLONG, offsetof(State, samples_ns), 0, NULL},
+    {"short_sample_ns", T_ULONGLONG, offsetof(State, short_sample_ns), 0, NULL},
+    {"to_pass", T_ULONGLONG, offsetof(State, to_pass), 0, NULL},
+    {"least_ns", T_ULONGLONG, offsetof(State, least_ns), 0, NULL},
     {NULL},
 };
 
@@ -938,96 +1093,10 @@ static PyTypeObject StateType = {
     .tp_methods = state_methods,
 };
 
-/* --- a batch's samples --- */
-
-/* Iterates over a batch's indices and notes when each is read: then the sample before is done. */
-typedef struct {
-    PyObject_HEAD
-    PyObject *indices; /* an iterator */
-    PyObject *times;   /* a bytearray of uint64 */
-    PyObject *clock;   /* NULL for the performance counter */
-    Py_ssize_t count;
-} Stamping;
-
-/* Stamping(indices, times, clock) */
-static PyObject *stamping_new(PyTypeObject *type, PyObject *args, PyObject *names) {
-    PyObject *indices, *times, *clock;
-    if (!PyArg_ParseTuple(args, "OO!O", &indices, &PyByteArray_Type, &times, &clock))
-        return NULL;
-    PyObject *iterator = PyObject_GetIter(indices);
-    Stamping *self = iterator == NULL ? NULL : (Stamping *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        Py_XDECREF(iterator);
-        return NULL;
-    }
-    self->indices = iterator;
-    self->times = Py_NewRef(times);
-    self->clock = other_than_ours(clock);
-    memset(PyByteArray_AS_STRING(times), 0, (size_t)PyByteArray_GET_SIZE(times));
-    return (PyObject *)self;
-}
-
-static PyObject *stamping_next(PyObject *me) {
-    Stamping *self = (Stamping *)me;
-    PyObject *index = Py_TYPE(self->indices)->tp_iternext(self->indices);
-    uint64_t now;
-    if (index != NULL && read_clock(self->clock, &now) < 0)
-        Py_CLEAR(index);
-    Py_ssize_t at = self->count * (Py_ssize_t)sizeof now;
-    if (index != NULL && at + (Py_ssize_t)sizeof now <= PyByteArray_GET_SIZE(self->times)) {
-        memcpy(PyByteArray_AS_STRING(self->times) + at, &now, sizeof now);
-        self->count++;
-    }
-    return index;
-}
-
-static void stamping_dealloc(PyObject *me) {
-    Py_CLEAR(((Stamping *)me)->indices);
-    Py_CLEAR(((Stamping *)me)->times);
-    Py_CLEAR(((Stamping *)me)->clock);
-    Py_TYPE(me)->tp_free(me);
-}
-
-static PyTypeObject StampingType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "trainprof.record._hot.Stamping",
-    .tp_basicsize = sizeof(Stamping),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = stamping_new,
-    .tp_iter = PyObject_SelfIter,
-    .tp_iternext = stamping_next,
-    .tp_dealloc = stamping_dealloc,
-};
-
-/* longest(times, end): the longest time in ns between two stamps, or from the last one to the end. */
-static PyObject *longest(PyObject *module, PyObject *args) {
-    PyObject *times;
-    unsigned long long end;
-    if (!PyArg_ParseTuple(args, "O!K", &PyByteArray_Type, &times, &end))
-        return NULL;
-    const char *stamps = PyByteArray_AS_STRING(times);
-    uint64_t most = 0, before = 0, at;
-    for (Py_ssize_t i = 0; i + 8 <= PyByteArray_GET_SIZE(times); i += 8) {
-        memcpy(&at, stamps + i, sizeof at);
-        if (at == 0 || at > end) /* the rest was not read, or later */
-            break;
-        if (before != 0 && at - before > most)
-            most = at - before;
-        before = at;
-    }
-    if (before != 0 && end - before > most)
-        most = end - before;
-    return PyLong_FromUnsignedLongLong(most);
-}
-
 /* --- the module --- */
 
-static PyMethodDef functions[] = {
-    {"longest", longest, METH_VARARGS, NULL},
-    {NULL},
-};
-
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_hot", "Twins in C of what runs in each training step.", -1, functions,
+    PyModuleDef_HEAD_INIT, "_hot", "Twins in C of what runs in each training step.", -1, NULL,
 };
 
 /* Sets `is_monotonic`; returns -1 with an error. */
@@ -1068,7 +1137,8 @@ PyMODINIT_FUNC PyInit__hot(void) {
         return NULL;
     if (PyModule_AddObject(module, "SOURCE", PyLong_FromUnsignedLong(SOURCE)) < 0)
         return NULL;
-    PyTypeObject *types[] = {&RecorderType, &WrapperType, &StateType, &StampingType};
+    PyTypeObject *types[] = {&RecorderType, &WrapperType, &StateType, &StampedType,
+                             &StampingType};
     for (size_t i = 0; i < Py_ARRAY_LENGTH(types); i++) {
         const char *name = strrchr(types[i]->tp_name, '.') + 1;
         if (PyType_Ready(types[i]) < 0 ||

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 SOURCE: Final[int]
@@ -37,22 +37,23 @@ class Wrapper:
     _trainprof_twin: Callable[..., Any]
 
 class State:
-    """Of outermost calls the thread inside one, or 0; of a fetcher the rest."""
+    """Twin: hot.State."""
 
     thread: int
     worker: int
+    loader: int
     may_be_stamped: bool
     is_stamped: bool
-    loader: int
     collate_began_ns: int
+    samples: int
+    samples_ns: int
+    short_sample_ns: int
+    to_pass: int
+    least_ns: int
 
-class Stamping:
-    """Iterates over a batch's indices and notes, as uint64 in ns, when each is read."""
+class StampedIndices(list[Any]):
+    """A batch's indices, which note in ns when each is read (twin: fetch.StampedIndices)."""
 
-    def __init__(
-        self, indices: Iterable[Any], times: bytearray, clock: Callable[[], int], /
-    ) -> None: ...
-    def __iter__(self) -> Iterator[Any]: ...
-    def __next__(self) -> Any: ...
-
-def longest(times: bytearray, end: int, /) -> int: ...
+    def __init__(self, indices: list[Any], clock: Callable[[], int], /) -> None: ...
+    def stamps(self, end: int, /) -> list[int]: ...
+    def longest(self, end: int, /) -> int: ...

@@ -26,6 +26,7 @@ from typing import Any
 import pytest
 from support.session import ROOT, FakeClock, in_threads, read_recording, read_recordings
 
+from trainprof.inside.spans.fetch import StampedIndices
 from trainprof.record import log_chunk
 from trainprof.record.event_log import EventLog
 from trainprof.record.hot import PURE_PYTHON
@@ -236,8 +237,9 @@ def records_of(path: Path) -> list[bytes]:
 # Each hook with a call of it that is common, one for its twin, and one that raises.
 def hooks(log: EventLog) -> dict[str, list[Callable[[], Any]]]:
     thing, state, owner = SimpleNamespace(_num_yielded=2), hot.State(), SimpleNamespace()
-    owner._trainprof = state
-    meter = SimpleNamespace(to_pass=1 << 40, took=lambda ns: None)
+    owner._trainprof, state.is_stamped = state, True
+    meter, slow = hot.State(), hot.State()
+    meter.to_pass = 1 << 40
     bursts = SimpleNamespace(end=lambda: True)
     known, names = {id(thing): 7}, {"_is_compiling_flag": False}
     classes = {id(SimpleNamespace): (int(Kind.FORWARD), 5)}
@@ -246,7 +248,7 @@ def hooks(log: EventLog) -> dict[str, list[Callable[[], Any]]]:
         "step": (known, set(), NOTHING, names),
         "module": (hot.State(), set(), classes, lambda: True, lambda module: True),
         "next": (known, set(), lambda *_: None, lambda *_: None),
-        "fetch": (meter,),
+        "fetch": (meter, lambda ns: None, slow, lambda *_: None),
         "collate": (state,),
         "copy": (lambda *_, **__: None,),
         "read": ((SimpleNamespace,), SimpleNamespace(holds=True), lambda frame: 3, bursts),
@@ -298,39 +300,75 @@ def test_a_hook_returns_what_the_original_does_and_leaks_nothing(log: EventLog, 
     assert blocks_after(CALLS) - before < CALLS // 10
 
 
+def stamped_in(language: str, indices: list[Any], clock: FakeClock) -> Any:
+    if language == "C":
+        return hot.StampedIndices(indices, clock)
+    stamped = StampedIndices(indices)
+    stamped.clock = clock
+    return stamped
+
+
+@pytest.mark.parametrize("language", ["C", "Python"])
 @pytest.mark.parametrize("read", [3, 2, 0])
-def test_indices_are_stamped_when_they_are_read(read: int) -> None:
-    clock, took, times = FakeClock(100), [30, 70, 20], bytearray(8 * 3)
-    for _, ns in zip(range(read), hot.Stamping(took, times, clock), strict=False):
+def test_indices_are_stamped_when_they_are_read(read: int, language: str) -> None:
+    clock, took = FakeClock(100), [30, 70, 20]
+    stamped = stamped_in(language, took, clock)
+    for _, ns in zip(range(read), stamped, strict=False):
         clock.advance(ns)
-    stamps = memoryview(times).cast("Q").tolist()
-    assert stamps == [*[100, 130, 200][:read], 0, 0, 0][:3]
-    assert hot.longest(times, clock.now_ns) == max(took[:read], default=0)
-    assert hot.longest(times, 150) == (30 if read else 0)  # the rest is later
+    assert stamped.stamps(clock.now_ns) == [100, 130, 200][:read]
+    assert stamped.longest(clock.now_ns) == max(took[:read], default=0)
+    assert stamped.longest(150) == (30 if read else 0)  # the rest is later
+    assert stamped.stamps(150) == [100, 130][:read]
 
 
-def test_indices_that_are_read_again_have_the_later_stamps() -> None:
-    clock, times = FakeClock(100), bytearray(8 * 3)
-    list(hot.Stamping([5, 6, 7], times, clock))
+@pytest.mark.parametrize("language", ["C", "Python"])
+def test_indices_that_are_read_again_have_the_later_stamps(language: str) -> None:
+    clock = FakeClock(100)
+    stamped = stamped_in(language, [5, 6, 7], clock)
+    assert list(stamped) == [5, 6, 7]
     clock.advance(50)
-    shortened = [5, 6, 7]
-    for _ in hot.Stamping(shortened, times, clock):
-        del shortened[2:]
+    for _ in stamped:
+        del stamped[2:]
         clock.advance(20)
-    assert memoryview(times).cast("Q").tolist() == [150, 170, 0]
-    assert hot.longest(times, clock.now_ns) == 20
+    stamped += [8, 9]
+    assert list(zip(range(4), stamped, strict=False)) == [(0, 5), (1, 6), (2, 8), (3, 9)]
+    assert stamped.stamps(clock.now_ns)[:3] == [190, 190, 190]
+    assert stamped.longest(clock.now_ns + 20) == 20
 
 
-def test_stamping_leaks_nothing_and_passes_on_what_iterating_raises() -> None:
+def test_a_fetch_is_stamped_while_its_samples_are_not_short(log: EventLog) -> None:
+    state, meter, slow, clock = hot.State(), hot.State(), hot.State(), FakeClock(100)
+    state.short_sample_ns, state.is_stamped, state.loader = 20, True, 7
+    fetcher, slowest = SimpleNamespace(_trainprof=state), list[tuple[Any, ...]]()
+    meter.to_pass, meter.least_ns, took = 9, 32, list[int]()
+
+    def fetch(_: Any, indices: list[int]) -> list[int]:
+        return [clock.advance(ns) or ns for ns in indices]
+
+    def record(indices: Any, end: int, loader: int) -> None:
+        slowest.append((indices.longest(end), end, loader))
+        slow.least_ns = 31
+
+    call = wrapped(log, fetch, "fetch", meter, took.append, slow, record, clock=clock)
+    asked = [30, 10]
+    for indices in (asked, [25, 25], [31, 1], [1, 1], [99, 1]):
+        assert call(fetcher, indices) == indices
+    assert slowest == [(30, 140, 7), (31, 222, 7)]
+    assert (asked, state.samples, state.samples_ns) == ([30, 10], 8, 124)
+    assert (state.is_stamped, meter.to_pass, took) == (False, 4, [40, 50, 32, 100])
+
+
+def test_stamping_leaks_nothing_and_passes_on_what_the_clock_raises() -> None:
     def blocks_after(count: int) -> int:
         for _ in range(count):
-            caught(list, hot.Stamping((fails() for _ in "ab"), bytearray(16), perf_counter_ns))
-            assert list(hot.Stamping([1, 2, 3], bytearray(16), perf_counter_ns)) == [1, 2, 3]
+            assert caught(list, hot.StampedIndices([1, 2], fails))
+            stamped = hot.StampedIndices([1, 2, 3], perf_counter_ns)
+            assert next(iter(stamped)) == 1
+            assert [*stamped, len(stamped.stamps(perf_counter_ns()))] == [1, 2, 3, 3]
         return sys.getallocatedblocks()
 
-    assert caught(list, hot.Stamping((fails() for _ in "a"), bytearray(8), FakeClock(1)))
     with pytest.raises(TypeError):
-        hot.Stamping(3, bytearray(8), FakeClock(1))
+        hot.StampedIndices(3, perf_counter_ns)  # type: ignore[arg-type]
     before = blocks_after(CALLS)
     assert blocks_after(CALLS) - before < CALLS // 10
 
@@ -438,7 +476,7 @@ WHERE_THE_SCRIPT_MAY_RUN: list[tuple[str, tuple[Any, ...]]] = [
     ("module", (hot.State(), set(), {id(Reading): (int(Kind.BACKWARD), 5)}, raise_late, bool)),
     ("module", (hot.State(), set(), {id(Reading): (int(Kind.BACKWARD), 5)}, bool, raise_late)),
     ("next", ({}, set(), raise_late, raise_late)),
-    ("fetch", (SimpleNamespace(to_pass=1),)),
+    ("fetch", (hot.State(), raise_late, hot.State(), raise_late)),
 ]
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import heapq
 import inspect
+import itertools
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import compress, filterfalse, repeat, starmap
 from operator import sub
@@ -31,9 +31,9 @@ from trainprof.inside.patching.patcher import (
 )
 from trainprof.inside.process.usage import own_cores
 from trainprof.inside.session import Session
-from trainprof.inside.spans.fetch_usage import SHORT_NS, BatchScale, Begun, UsageMeter
+from trainprof.inside.spans.fetch_usage import BatchScale, Begun, UsageMeter
 from trainprof.inside.spans.loader import LoaderProbe
-from trainprof.record.hot import compiled
+from trainprof.record.hot import State, compiled, new_state
 from trainprof.record.schema import COLLATE_SHIFT, Kind, SlowSampleFlag, Topic
 
 
@@ -59,6 +59,7 @@ class FetchProbe:
         self._slow = SlowSamples(session.emit, session.now, kept)
         asked = (worker, torch.utils.data, torch.utils.data.dataloader)
         places = ((owner, "get_worker_info") for owner in asked)
+        record_slow = patcher.guarded(self._slow.record)
         in_c = session.in_c("caller", is_not_torchs)
         patcher.around_if_there(records_callers(patcher, session), *places, in_c=in_c)
         for fetcher in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
@@ -67,23 +68,24 @@ class FetchProbe:
                 raise HookPointMissing(f"{fetcher} does not exist")
             takes_indices = fetcher == "_MapDatasetFetcher"
             make = partial(self._make_fetch, patcher, takes_indices)
-            in_c = session.in_c("fetch", self._meter, kind=_FETCH, limit=SHORT_NS)
+            told = (self._meter.state, self._meter.took), (self._slow.state, record_slow)
+            in_c = session.in_c("fetch", *itertools.chain(*told), kind=_FETCH)
             patcher.around(make, (cls, "fetch"), in_c=in_c)
 
     def _make_fetch(self, patcher: Patcher, takes_indices: bool, original: Wrapped) -> Wrapped:
         emit, now = self._session.emit, self._session.now
-        meter, slow = self._meter, self._slow
+        meter, passing, slow = self._meter, self._meter.state, self._slow
         prepare, begin_usage = partial(self._prepare, patcher, takes_indices), meter.begin
         record_details = patcher.guarded(self._record_details)
 
         def fetch(self: Any, possibly_batched_index: Any) -> Any:
             asked = possibly_batched_index
-            kept: _Fetcher = getattr(self, "_trainprof", None) or prepare(self)
+            kept: State = getattr(self, "_trainprof", None) or prepare(self)
             kept.collate_began_ns = 0
             count = len(asked) if type(asked) is list else 1
             # The path of most fast fetches: torch has evicted everything else from the CPU caches.
-            if meter.to_pass > 0 and not kept.is_stamped:
-                meter.to_pass -= 1
+            if passing.to_pass > 0 and not kept.is_stamped:
+                passing.to_pass -= 1
                 start = now()
                 try:
                     return original(self, asked)
@@ -92,7 +94,7 @@ class FetchProbe:
                     raise
                 finally:
                     end = now()
-                    if end - start >= SHORT_NS:
+                    if end - start >= passing.least_ns:
                         meter.took(end - start)
                     began = kept.collate_began_ns
                     value = count | (end - began) << COLLATE_SHIFT if began else count
@@ -100,8 +102,8 @@ class FetchProbe:
             batch = usage = stamped = None
             if kept.is_stamped and type(asked) is list:
                 asked = stamped = slow.stamped(asked)
-            if meter.to_pass > 0:
-                meter.to_pass -= 1
+            if passing.to_pass > 0:
+                passing.to_pass -= 1
             elif not patcher.is_silent:
                 try:
                     usage = begin_usage()
@@ -121,33 +123,34 @@ class FetchProbe:
                 value = count | collated << COLLATE_SHIFT
                 emit(_FETCH, start, end, kept.loader, value, kept.worker)
                 meter.took(end - start)
-                are_worth_it = slow.are_worth_stamps(end - start - collated, count)
-                kept.is_stamped = kept.may_be_stamped and are_worth_it
+                kept.samples += count
+                kept.samples_ns += end - start - collated
+                is_long = kept.samples_ns >= kept.samples * kept.short_sample_ns
+                kept.is_stamped = kept.may_be_stamped and is_long
                 if usage is not None or stamped is not None:
                     record_details(usage, start, end, batch, stamped, end - collated, kept.loader)
 
         return fetch
 
-    def _prepare(self, patcher: Patcher, takes_indices: bool, fetcher: Any) -> _Fetcher:
+    def _prepare(self, patcher: Patcher, takes_indices: bool, fetcher: Any) -> State:
         session, now = self._session, self._session.now
         session.on_thread()
         info = self._worker._worker_info
         number = 0 if info is None else getattr(info, "id", 254) + 1
         creating = 0 if info is None else self._loader.creating
-        hot = compiled()
-        new: Callable[[], _Fetcher] = _Fetcher if hot is None else hot.State
-        kept = new()
+        kept = new_state()
         kept.worker, kept.loader = number & 255, creating
+        kept.short_sample_ns = SHORT_SAMPLE_NS
         session.log.refer(creating)
         try:
             if info is not None:
                 session.log.note(Topic.ENVIRONMENT, {"cores": own_cores()})
-            kept.may_be_stamped = (
+            kept.may_be_stamped = kept.is_stamped = (
                 takes_indices
+                and self._slow.are_kept
                 and fetcher.auto_collation is True
                 and asks_one_by_one(fetcher.dataset, self._torch)
             )
-            kept.is_stamped = kept.may_be_stamped and self._slow.are_worth_stamps()
             first = None
             if info is not None and info.num_workers > 1 and not takes_indices:
                 stream = StreamSamples(self._torch, session, info.seed - info.id)
@@ -159,7 +162,7 @@ class FetchProbe:
             fetcher._trainprof = kept
         except Exception as error:
             patcher.fail(error)
-            kept = new()
+            kept = new_state()
             kept.worker, kept.loader = number & 255, creating
         return kept
 
@@ -186,20 +189,6 @@ class FetchProbe:
             self._slow.record(stamped, samples_end, loader)
 
 
-@dataclass(slots=True)
-class _Fetcher:
-    """Our state of a fetcher, stored on torch's object."""
-
-    worker: int = 0  # 0 in the process that trains, 1 in the first worker
-    loader: int = 0  # id of a worker's loader, else 0
-    may_be_stamped: bool = False
-    is_stamped: bool = False
-    collate_began_ns: int = 0  # in this fetch
-
-    def __reduce__(self) -> Any:
-        return type(None), ()  # a copy, or one in another process, has no state of ours
-
-
 class _TimedCollate:
     """Calls `collate` and notes when it begins; `first` gets the first batches' samples."""
 
@@ -208,7 +197,7 @@ class _TimedCollate:
     def __init__(
         self,
         collate: Wrapped,
-        kept: _Fetcher,
+        kept: State,
         now: Callable[[], int],
         first: Callable[[Any], None] | None,
     ) -> None:
@@ -268,57 +257,37 @@ class StampedIndices(list[Any]):
         return max(map(sub, stamps[1:], stamps), default=0)
 
 
-class StampedInC(StampedIndices):
-    """Its twin in C; the module `hot` and `times` are set after creation, too."""
-
-    __slots__ = ("hot", "times")
-
-    hot: Any
-    times: bytearray
-
-    def __iter__(self) -> Iterator[Any]:
-        iterator: Iterator[Any] = self.hot.Stamping(list.__iter__(self), self.times, self.clock)
-        return iterator
-
-    def stamps(self, end: int) -> list[int]:
-        return [time for time in memoryview(self.times).cast("Q") if 0 < time <= end]
-
-    def longest(self, end: int) -> int:
-        longest: int = self.hot.longest(self.times, end)
-        return longest
-
-
 class SlowSamples:
-    """Records each sample that is among this process's slowest so far."""
+    """Records each sample that is among this process's slowest so far.
 
-    __slots__ = ("_clock", "_emit", "_hot", "_kept", "_samples", "_slowest", "_took_ns")
+    Attributes:
+        state: Those of less than its `least_ns` are not.
+    """
+
+    __slots__ = ("_clock", "_emit", "_hot", "_kept", "_slowest", "state")
 
     def __init__(self, emit: Callable[..., None], now: Callable[[], int], kept: int) -> None:
         self._emit, self._clock, self._kept = emit, now, kept
         self._hot = compiled()
         self._slowest: list[int] = []
-        self._took_ns = self._samples = 0
+        self.state = new_state()
+
+    @property
+    def are_kept(self) -> bool:
+        return self._kept > 0
 
     def stamped(self, indices: list[Any]) -> StampedIndices:
-        if self._hot is None:
-            stamped = StampedIndices(indices)
-        else:
-            stamped = in_c = StampedInC(indices)
-            in_c.hot, in_c.times = self._hot, bytearray(8 * len(indices))
+        if self._hot is not None:
+            in_c: StampedIndices = self._hot.StampedIndices(indices, self._clock)
+            return in_c
+        stamped = StampedIndices(indices)
         stamped.clock = self._clock
         return stamped
-
-    def are_worth_stamps(self, ns: int = 0, samples: int = 0) -> bool:
-        """Adds a fetch's time without collate; returns whether samples are slow enough."""
-        self._took_ns += ns
-        self._samples += samples
-        return self._kept > 0 and self._took_ns >= self._samples * SHORT_SAMPLE_NS
 
     def record(self, indices: StampedIndices, end: int, site: int) -> None:
         """Records a batch's slow samples; the last one ended at `end`; `site` is the loader."""
         slowest = self._slowest
-        is_full = len(slowest) >= self._kept
-        if is_full and indices.longest(end) <= slowest[0]:
+        if indices.longest(end) < self.state.least_ns:
             return
         stamps = indices.stamps(end)
         stamps.append(end)
@@ -335,6 +304,8 @@ class SlowSamples:
                 self._emit(_SLOW_SAMPLE, start, start + ns, site, index, SlowSampleFlag.IS_INDEX)
             else:
                 self._emit(_SLOW_SAMPLE, start, start + ns, site, place)
+        if len(slowest) >= self._kept:
+            self.state.least_ns = slowest[0] + 1
 
 
 def asks_one_by_one(dataset: Any, torch: ModuleType) -> bool:

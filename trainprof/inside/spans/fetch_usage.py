@@ -13,20 +13,17 @@ from typing import Any, Final
 from trainprof.inside.patching.function_modes import FunctionModes
 from trainprof.inside.process.usage import RUSAGE_SELF, getrusage
 from trainprof.record.files import contents_of
+from trainprof.record.hot import new_state
 from trainprof.record.schema import FAULTS_SHIFT, NOT_REPORTED, Kind
 
 # Measuring takes 10 us, and 50 us more in the following code, which it evicts from the CPU caches.
-# So after a short fetch one in ONE_OF_SHORT is measured,
+# So one fetch in ONE_OF is measured, after this number of short ones in a row still fewer.
+ONE_OF: Final = 16
 SHORT_NS: Final = 1_000_000
-ONE_OF_SHORT: Final = 16
-# and after this number of short ones in a row still fewer.
 ONE_OF_MANY: Final = 128
 MANY_AFTER: Final = 512
-LONG_NS: Final = 10_000_000
-ONE_OF_MIDDLING: Final = 8
-# The first long ones are all measured, as a run may have no more.
+# The first longer ones are all measured, as a run may have no more.
 FIRST_LONG: Final = 64
-ONE_OF_LONG: Final = 4
 _TURN: Final = 1 << 32
 _GOLDEN_STEP: Final = 0x9E3779B1
 
@@ -92,17 +89,18 @@ class UsageMeter:
         throttle_file: cpu.stat of the cgroup with the smallest quota, or None.
 
     Attributes:
-        to_pass: Number of next fetches that are not measured; the caller counts it down.
+        state: The caller counts its `to_pass` down and then calls `begin`.
     """
 
     __slots__ = (
-        *("_emit", "_files", "_last_wall_ns", "_long_spread", "_longs", "_passed_later"),
-        *("_short_spread", "_shorts", "_reports_reading", "_throttle", "_waited_ns", "to_pass"),
+        *("_emit", "_files", "_is_short", "_longs", "_reports_reading", "_shorts", "_spreads"),
+        *("_throttle", "_to_pass_later", "_waited_ns", "state"),
     )
 
     def __init__(self, emit: Callable[..., None], throttle_file: str | None) -> None:
         self._emit = emit
         self._throttle = None if throttle_file is None else _KeptFile(throttle_file)
+        self.state = new_state()
         self._reports_reading = _read(_DELAY_ACCOUNTING_FILE).strip() == b"1"
         self._reset()
         os.register_at_fork(after_in_child=self._reset)
@@ -111,37 +109,33 @@ class UsageMeter:
         """Resets what a fork inherits, which is of the parent's threads."""
         self._files: dict[int, _KeptFile] = {}
         self._waited_ns: dict[int, tuple[int, int, int]] = {}
-        self._long_spread, self._short_spread = _Spread(), _Spread()
-        self._last_wall_ns = LONG_NS
-        self.to_pass = self._passed_later = self._shorts = self._longs = 0
+        self._spreads = {True: _Spread(), False: _Spread()}
+        # Whether the last fetch was short; the number to pass after one of the other kind.
+        self._is_short = False
+        self._to_pass_later = self._shorts = self._longs = 0
+        self.state.to_pass = self.state.least_ns = 0
 
     def took(self, wall_ns: int) -> None:
-        """Call it after each fetch; optional after a skipped short one."""
-        self._last_wall_ns = wall_ns
-        if wall_ns >= SHORT_NS and self.to_pass:
-            # The skipped fetches are short ones: continue with them after this long one.
-            self._passed_later, self.to_pass = self.to_pass, 0
+        """Call it after each fetch of `state.least_ns` and more."""
+        is_short = wall_ns < SHORT_NS
+        if is_short is not self._is_short:
+            state = self.state
+            self._is_short, self._shorts = is_short, 0
+            state.to_pass, self._to_pass_later = self._to_pass_later, state.to_pass
+            state.least_ns = SHORT_NS if is_short else 0
 
     def begin(self) -> Begun | None:
         """Reads the counters before a fetch, None if it is not measured."""
-        stands_for, last_ns = 1, self._last_wall_ns
-        if last_ns < SHORT_NS:
-            if self._passed_later:
-                self.to_pass, self._passed_later = self._passed_later - 1, 0
-                return None
-            stands_for = ONE_OF_SHORT if self._shorts < MANY_AFTER else ONE_OF_MANY
-            is_measured = self._short_spread.picks_next(stands_for)
-            self.to_pass = self._short_spread.pass_over(stands_for)
-            self._shorts += 1 + self.to_pass
-        else:
-            self._shorts = 0
-            if last_ns < LONG_NS:
-                stands_for = ONE_OF_MIDDLING
-            elif self._longs < FIRST_LONG:
-                self._longs += 1
-            else:
-                stands_for = ONE_OF_LONG
-            is_measured = stands_for == 1 or self._long_spread.picks_next(stands_for)
+        stands_for = ONE_OF
+        if self._is_short:
+            stands_for = ONE_OF if self._shorts < MANY_AFTER else ONE_OF_MANY
+        elif self._longs < FIRST_LONG:
+            self._longs += 1
+            stands_for = 1
+        spread = self._spreads[self._is_short]
+        is_measured = spread.picks_next(stands_for)
+        self.state.to_pass = spread.pass_over(stands_for)
+        self._shorts += 1 + self.state.to_pass
         if not is_measured:
             return None
         throttled_us = self._throttled_us()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from _thread import get_ident
-from dataclasses import dataclass
 from functools import partial
 from sys import modules
 from types import ModuleType
@@ -21,7 +20,7 @@ from trainprof.inside.patching.patcher import (
 )
 from trainprof.inside.session import Session
 from trainprof.inside.signals import ModuleCall
-from trainprof.record.hot import compiled
+from trainprof.record.hot import new_state
 from trainprof.record.schema import ForwardFlag, Kind, Topic
 
 FUNCTIONAL_LOSSES: Final = (
@@ -41,16 +40,6 @@ FORWARD: Final = int(Kind.FORWARD)
 LOSS: Final = int(Kind.LOSS)
 
 
-@dataclass(slots=True)
-class _Inside:
-    """The thread inside an outermost call, or 0; read in hundreds of calls.
-
-    Comparing two ints takes a third of the time of a set lookup.
-    """
-
-    thread: int = 0
-
-
 class ForwardProbe:
     """Hooks `Module.__call__` on the class; torch's global hooks would cause recompiles."""
 
@@ -67,8 +56,7 @@ class ForwardProbe:
         self._loss_class = getattr(torch.nn.modules.loss, "_Loss", ())
         self._record = patcher.guarded(self._record_call)
         # Threads inside an outermost call: the first one, and others.
-        hot = compiled()
-        self._first: Any = _Inside() if hot is None else hot.State()
+        self._first = new_state()
         self._others: set[int] = set()
         now, inside, asked = session.phase_now, (self._first, self._others), torch.is_grad_enabled
         in_c = None

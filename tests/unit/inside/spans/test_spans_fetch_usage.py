@@ -18,12 +18,10 @@ from trainprof.inside.spans import fetch_usage
 from trainprof.inside.spans.fetch_usage import (
     FIRST_LONG,
     FIRST_MEASURED,
-    LONG_NS,
     MANY_AFTER,
+    ONE_OF,
     ONE_OF_BATCHES,
-    ONE_OF_LONG,
     ONE_OF_MANY,
-    ONE_OF_SHORT,
     SHORT_NS,
     BatchScale,
     UsageMeter,
@@ -31,6 +29,7 @@ from trainprof.inside.spans.fetch_usage import (
 from trainprof.record.schema import FAULTS_SHIFT, NOT_REPORTED, Kind
 
 START = 1_000_000
+WALL_NS = 10_000_000
 SECOND_NS = 1_000_000_000
 
 
@@ -81,7 +80,7 @@ def log() -> Log:
     return Log()
 
 
-def fetch(meter: UsageMeter, during: Callable[[], None], wall_ns: int = LONG_NS) -> None:
+def fetch(meter: UsageMeter, during: Callable[[], None], wall_ns: int = WALL_NS) -> None:
     begun = ask(meter)
     during()
     meter.took(wall_ns)
@@ -95,7 +94,7 @@ def fetch(meter: UsageMeter, during: Callable[[], None], wall_ns: int = LONG_NS)
         (3_000_000, 8_000_000, 2_000_000, (3_000_000, 2000, 8_000_000)),
         # The kernel's clocks are not read in the same moment: a fetch waits for a core no longer
         # than it is without one, and what the thread used the process used too.
-        (LONG_NS - 300_000, LONG_NS, 350_000, (LONG_NS - 300_000, 300, LONG_NS)),
+        (WALL_NS - 300_000, WALL_NS, 350_000, (WALL_NS - 300_000, 300, WALL_NS)),
         (3_000, 0, 0, (3000, 0, 3000)),
     ],
 )
@@ -189,7 +188,7 @@ def test_short_fetches_are_sampled_evenly_in_any_period(
     rounds = 4096
     meter = UsageMeter(log.emit, None)
     at_first = measured_at(meter, MANY_AFTER)
-    assert at_first.mean() == pytest.approx(1 / ONE_OF_SHORT, rel=0.1)
+    assert at_first.mean() == pytest.approx(1 / ONE_OF, rel=0.1)
     share = measured_at(meter, rounds * period).reshape(rounds, period)
     assert share.mean(axis=0) == pytest.approx(1 / ONE_OF_MANY, rel=0.25)
 
@@ -202,8 +201,8 @@ def test_of_long_fetches_the_first_are_measured_all(kernel: Kernel, log: Log) ->
     log.clear()
     for _ in range(400):
         fetch(meter, lambda: None)
-    assert {flags for *_, flags in log} == {ONE_OF_LONG}
-    assert len(log) == pytest.approx(400 / ONE_OF_LONG, abs=2)
+    assert {flags for *_, flags in log} == {ONE_OF}
+    assert len(log) == pytest.approx(400 / ONE_OF, abs=2)
 
 
 @pytest.fixture
