@@ -711,8 +711,8 @@ static int end_stamped(State *state, PyObject *stamped, uint64_t start, uint64_t
 }
 
 /* fetch: given two States, of the meter of usage and of the slow samples, each with a function that
-   is told of what took its `least_ns` or longer. The twin makes a fetcher's first call, and those
-   that are measured. */
+   is called with what took its `least_ns` or longer. The twin makes a fetcher's first call, and
+   those that are measured. */
 static PyObject *call_fetch(PyObject *me, PyObject *const *args, size_t nargsf, PyObject *names) {
     enum { METER, TOOK, SLOW, RECORD };
     Wrapper *self = (Wrapper *)me;

@@ -28,7 +28,7 @@ class State:
         samples, samples_ns: Of stamped fetches, without collate.
         short_sample_ns: Shorter samples are not timed.
         to_pass: Of a meter of fetches: the number of next ones that are not measured.
-        least_ns: It is told of fetches, or of samples, from this duration on.
+        least_ns: The shortest fetches, or samples, that matter to it.
     """
 
     thread: int = 0

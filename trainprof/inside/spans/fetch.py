@@ -68,8 +68,8 @@ class FetchProbe:
                 raise HookPointMissing(f"{fetcher} does not exist")
             takes_indices = fetcher == "_MapDatasetFetcher"
             make = partial(self._make_fetch, patcher, takes_indices)
-            told = (self._meter.state, self._meter.took), (self._slow.state, record_slow)
-            in_c = session.in_c("fetch", *itertools.chain(*told), kind=_FETCH)
+            both = (self._meter.state, self._meter.took), (self._slow.state, record_slow)
+            in_c = session.in_c("fetch", *itertools.chain(*both), kind=_FETCH)
             patcher.around(make, (cls, "fetch"), in_c=in_c)
 
     def _make_fetch(self, patcher: Patcher, takes_indices: bool, original: Wrapped) -> Wrapped:
