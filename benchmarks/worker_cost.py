@@ -110,7 +110,6 @@ def taken_for(wall_ns: int) -> Iterator[None]:
     usual = fetch_usage.SHORT_NS, fetch.SHORT_SAMPLE_NS
     fetch_usage.SHORT_NS = 0 if wall_ns >= usual[0] else usual[0]  # type: ignore[misc]
     fetch.SHORT_SAMPLE_NS = 0 if wall_ns >= SAMPLES * usual[1] else usual[1]  # type: ignore[misc]
-    fetch_usage.FIRST_LONG = fetch_usage.MANY_AFTER = 0  # type: ignore[misc]
     try:
         yield
     finally:
@@ -137,6 +136,7 @@ SUBJECTS: dict[str, tuple[Callable[[], float], int, tuple[str, ...]]] = {
 
 def main() -> None:
     torch.set_num_threads(1)
+    fetch_usage.FIRST_LONG = fetch_usage.MANY_AFTER = 0  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as directory:
         log = EventLog(directory, role="script")
         for name, (measure, taken_ns, states) in SUBJECTS.items():

@@ -443,16 +443,16 @@ typedef struct {
 
 static PyObject *stamping_next(PyObject *me) {
     Stamping *self = (Stamping *)me;
-    if (self->at >= PyList_GET_SIZE(self->of))
+    if (self->at >= PyList_GET_SIZE(self->of)) {
+        self->at = PY_SSIZE_T_MAX; /* for good, as a list's iterator */
         return NULL;
+    }
     PyObject *index = Py_NewRef(PyList_GET_ITEM(self->of, self->at));
     uint64_t now;
     if (read_clock(self->of->clock, &now) < 0)
         Py_CLEAR(index);
-    else if (self->at < self->of->most) {
-        self->of->times[self->at] = now;
-        self->of->count = self->at + 1;
-    }
+    else if (self->at == self->of->count && self->at < self->of->most)
+        self->of->times[self->of->count++] = now; /* of the newest of several iterators */
     self->at++;
     return index;
 }
@@ -525,7 +525,9 @@ typedef struct {
     unsigned char worker;
     char may_be_stamped, is_stamped;
     unsigned int loader;
-    unsigned long long collate_began_ns, samples, samples_ns, short_sample_ns, to_pass, least_ns;
+    unsigned long long collate_began_ns;
+    /* Signed: the twin may count below 0 between two threads. */
+    long long samples, samples_ns, short_sample_ns, to_pass, least_ns;
 } State;
 
 static PyTypeObject StateType;
@@ -702,10 +704,10 @@ static PyObject *call_next(PyObject *me, PyObject *const *args, size_t nargsf, P
    error. */
 static int end_stamped(State *state, PyObject *stamped, uint64_t start, uint64_t end, State *slow,
                        PyObject *record) {
-    state->samples += (uint64_t)((Stamped *)stamped)->most;
-    state->samples_ns += end - start;
+    state->samples += ((Stamped *)stamped)->most;
+    state->samples_ns += (long long)(end - start);
     state->is_stamped = state->samples_ns >= state->samples * state->short_sample_ns;
-    if (longest((Stamped *)stamped, end) < slow->least_ns)
+    if (longest((Stamped *)stamped, end) < (uint64_t)slow->least_ns)
         return 0;
     return -has_failed(PyObject_CallFunction(record, "OKI", stamped, end, state->loader));
 }
@@ -723,7 +725,7 @@ static PyObject *call_fetch(PyObject *me, PyObject *const *args, size_t nargsf, 
         return ORIGINAL();
     PyObject *held = get_if_there(args[0], NAME(STATE));
     State *state = (State *)held;
-    if (held == NULL || !Py_IS_TYPE(held, &StateType) || meter->to_pass == 0) {
+    if (held == NULL || !Py_IS_TYPE(held, &StateType) || meter->to_pass <= 0) {
         Py_XDECREF(held);
         return PyErr_Occurred() != NULL ? NULL : TWIN();
     }
@@ -741,14 +743,14 @@ static PyObject *call_fetch(PyObject *me, PyObject *const *args, size_t nargsf, 
         Py_DECREF(held);
         return NULL;
     }
-    meter->to_pass -= meter->to_pass > 0; /* another thread, while a clock in Python was read */
+    meter->to_pass--;
     state->collate_began_ns = 0;
     PyObject *batch = self->call_original(self->original, asked, 2, NULL);
     Kept kept = keep_error(batch);
     int failed = read_clock(self->end, &end) < 0;
     uint64_t collated = state->collate_began_ns == 0 ? 0 : end - state->collate_began_ns;
     value |= collated << 24;
-    if (!failed && end - start >= meter->least_ns)
+    if (!failed && end - start >= (uint64_t)meter->least_ns)
         failed = has_failed(PyObject_CallFunction(GIVEN(TOOK), "K", end - start));
     failed = failed ||
              emit(self->recorder, self->kind, start, end, state->loader, value, state->worker) < 0;
@@ -1066,11 +1068,11 @@ static PyMemberDef state_members[] = {
     {"is_stamped", T_BOOL, offsetof(State, is_stamped), 0, NULL},
     {"loader", T_UINT, offsetof(State, loader), 0, NULL},
     {"collate_began_ns", T_ULONGLONG, offsetof(State, collate_began_ns), 0, NULL},
-    {"samples", T_ULONGLONG, offsetof(State, samples), 0, NULL},
-    {"samples_ns", T_ULONGLONG, offsetof(State, samples_ns), 0, NULL},
-    {"short_sample_ns", T_ULONGLONG, offsetof(State, short_sample_ns), 0, NULL},
-    {"to_pass", T_ULONGLONG, offsetof(State, to_pass), 0, NULL},
-    {"least_ns", T_ULONGLONG, offsetof(State, least_ns), 0, NULL},
+    {"samples", T_LONGLONG, offsetof(State, samples), 0, NULL},
+    {"samples_ns", T_LONGLONG, offsetof(State, samples_ns), 0, NULL},
+    {"short_sample_ns", T_LONGLONG, offsetof(State, short_sample_ns), 0, NULL},
+    {"to_pass", T_LONGLONG, offsetof(State, to_pass), 0, NULL},
+    {"least_ns", T_LONGLONG, offsetof(State, least_ns), 0, NULL},
     {NULL},
 };
 

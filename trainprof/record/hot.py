@@ -25,7 +25,7 @@ class State:
         loader: The id of a worker's loader, else 0.
         may_be_stamped, is_stamped: Whether samples can be timed, and are: while they are not short.
         collate_began_ns: In this fetch.
-        samples, samples_ns: Of stamped fetches, without collate.
+        samples, samples_ns: Of stamped and of measured fetches, without collate.
         short_sample_ns: Shorter samples are not timed.
         to_pass: Of a meter of fetches: the number of next ones that are not measured.
         least_ns: The shortest fetches, or samples, that matter to it.

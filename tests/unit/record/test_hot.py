@@ -358,6 +358,35 @@ def test_a_fetch_is_stamped_while_its_samples_are_not_short(log: EventLog) -> No
     assert (state.is_stamped, meter.to_pass, took) == (False, 4, [40, 50, 32, 100])
 
 
+@pytest.mark.parametrize("original", [lambda *_: [1], fails])
+@pytest.mark.parametrize("late", [1, 3])
+def test_what_is_raised_after_a_fetch_reaches_the_script(
+    log: EventLog, late: int, original: Callable[..., Any]
+) -> None:
+    state, meter = hot.State(), hot.State()
+    meter.to_pass, state.is_stamped = 1, True
+    given: list[Any] = [meter, lambda _: None, hot.State(), lambda *_: None]
+    given[late] = raise_late
+    with pytest.raises(Late):
+        wrapped(log, original, "fetch", *given)(SimpleNamespace(_trainprof=state), [1])
+
+
+@pytest.mark.parametrize("language", ["C", "Python"])
+def test_only_the_newest_iterator_of_indices_stamps_them(language: str) -> None:
+    clock = FakeClock(100)
+    stamped = stamped_in(language, [5, 6, 7], clock)
+    older = iter(stamped)
+    assert (next(older), next(older)) == (5, 6)
+    clock.advance(20)
+    newer = iter(stamped)
+    assert (next(newer), next(older)) == (5, 7)
+    clock.advance(30)
+    assert (stamped.stamps(200), stamped.longest(150)) == ([120], 30)
+    assert list(older) == []
+    stamped.append(8)
+    assert list(older) == []
+
+
 def test_stamping_leaks_nothing_and_passes_on_what_the_clock_raises() -> None:
     def blocks_after(count: int) -> int:
         for _ in range(count):

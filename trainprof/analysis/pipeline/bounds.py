@@ -38,6 +38,8 @@ _SHARED_MEMORY_S_PER_BYTE: Final = {"low": 0.0, "mid": 0.7e-9, "high": 2e-9}
 # From this number of busy cores on, computing is the work of threads that wait for one another:
 # two busy workers on two cores slowed it by a factor of 3.6.
 _SEVERAL_THREADS: Final = 1.5
+# Of fewer measured fetches that stand for others a single one would say too much.
+_LEAST_STAND_INS: Final = 8
 # Below this share of the step a loader is not slow: XProf's "moderately input bound".
 BLOCKED_SHARE: Final = 0.05
 # Of the fetch, from which on storage is its cause.
@@ -402,7 +404,7 @@ def filled(
     is_measured = ~np.isnan(part)
     weight = np.ones_like(whole) if stands_for is None else stands_for
     stand_in = is_measured & (weight > 1)
-    if not whole[stand_in].sum() > 0:
+    if stand_in.sum() < _LEAST_STAND_INS or not whole[stand_in].sum() > 0:
         stand_in = is_measured
     total = (whole * weight)[stand_in].sum()
     if total <= 0:

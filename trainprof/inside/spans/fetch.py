@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import inspect
 import itertools
+import os
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -123,8 +124,9 @@ class FetchProbe:
                 value = count | collated << COLLATE_SHIFT
                 emit(_FETCH, start, end, kept.loader, value, kept.worker)
                 meter.took(end - start)
-                kept.samples += count
-                kept.samples_ns += end - start - collated
+                if type(asked) is list or stamped is not None:
+                    kept.samples += count
+                    kept.samples_ns += end - start - collated
                 is_long = kept.samples_ns >= kept.samples * kept.short_sample_ns
                 kept.is_stamped = kept.may_be_stamped and is_long
                 if usage is not None or stamped is not None:
@@ -271,6 +273,12 @@ class SlowSamples:
         self._hot = compiled()
         self._slowest: list[int] = []
         self.state = new_state()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """Drops what a fork inherits: its parent's samples."""
+        self._slowest.clear()
+        self.state.least_ns = 0
 
     @property
     def are_kept(self) -> bool:

@@ -17,12 +17,12 @@ from trainprof.record.hot import new_state
 from trainprof.record.schema import FAULTS_SHIFT, NOT_REPORTED, Kind
 
 # Measuring takes 10 us, and 50 us more in the following code, which it evicts from the CPU caches.
-# So one fetch in ONE_OF is measured, after this number of short ones in a row still fewer.
-ONE_OF: Final = 16
+# So one fetch in ONE_OF is measured, after MANY_AFTER short ones in a row one in ONE_OF_MANY.
 SHORT_NS: Final = 1_000_000
-ONE_OF_MANY: Final = 128
+ONE_OF: Final = 16
 MANY_AFTER: Final = 512
-# The first longer ones are all measured, as a run may have no more.
+ONE_OF_MANY: Final = 128
+# The first ones after longer ones are all measured, as a run may have no more.
 FIRST_LONG: Final = 64
 _TURN: Final = 1 << 32
 _GOLDEN_STEP: Final = 0x9E3779B1
@@ -78,8 +78,12 @@ class _Spread:
         passed = 0
         while not self.picks_next(one_of):
             passed += 1
-        self._place = (self._place - _GOLDEN_STEP) % _TURN
+        self.go_back(1)
         return passed
+
+    def go_back(self, passed: int) -> None:
+        """Undoes the last picks of the passed ones."""
+        self._place = (self._place - passed * _GOLDEN_STEP) % _TURN
 
 
 class UsageMeter:
@@ -120,22 +124,27 @@ class UsageMeter:
         is_short = wall_ns < SHORT_NS
         if is_short is not self._is_short:
             state = self.state
+            if self._shorts >= MANY_AFTER:  # next time one in ONE_OF is measured again
+                self._spreads[True].go_back(state.to_pass)
+                state.to_pass = 0
             self._is_short, self._shorts = is_short, 0
             state.to_pass, self._to_pass_later = self._to_pass_later, state.to_pass
             state.least_ns = SHORT_NS if is_short else 0
 
     def begin(self) -> Begun | None:
         """Reads the counters before a fetch, None if it is not measured."""
-        stands_for = ONE_OF
-        if self._is_short:
+        stands_for, is_short = ONE_OF, self._is_short
+        if is_short:
             stands_for = ONE_OF if self._shorts < MANY_AFTER else ONE_OF_MANY
         elif self._longs < FIRST_LONG:
             self._longs += 1
             stands_for = 1
-        spread = self._spreads[self._is_short]
+        spread = self._spreads[is_short]
         is_measured = spread.picks_next(stands_for)
-        self.state.to_pass = spread.pass_over(stands_for)
-        self._shorts += 1 + self.state.to_pass
+        passed = spread.pass_over(stands_for)
+        if is_short is self._is_short:  # else another thread's fetch was of the other kind
+            self.state.to_pass = passed
+            self._shorts += (1 + passed) * is_short
         if not is_measured:
             return None
         throttled_us = self._throttled_us()

@@ -96,6 +96,7 @@ LONG, MIDDLING, SHORT = 40 * MS, 4 * MS, MS // 10
         [LONG] * 64 + [SHORT] * 64,
         [LONG, MIDDLING, SHORT, SHORT, MIDDLING],
         [MIDDLING] * 8 + [SHORT] * 8,
+        [LONG] * 20 + [SHORT] * 600,
     ],
     ids=lambda pattern: " ".join(f"{ns / MS:g}" for ns in dict.fromkeys(pattern)),
 )
@@ -104,7 +105,7 @@ def test_fetches_that_come_in_a_pattern_are_told_as_they_are(pattern, monkeypatc
     monkeypatch.setattr(probe.os, "register_at_fork", lambda **_: None)
     assert SHORT < SHORT_NS < MIDDLING
     meter = UsageMeter(lambda *_: None, None)
-    walls = pattern * (40_000 // len(pattern))
+    walls = pattern * (120_000 // len(pattern))
     weights = []
     for wall in walls:
         begun = ask(meter)
@@ -112,6 +113,7 @@ def test_fetches_that_come_in_a_pattern_are_told_as_they_are(pattern, monkeypatc
         meter.took(wall)
     wall, weight = np.array(walls), np.array(weights)
     assert set(weights) > {0, ONE_OF}
+    assert weight[wall < SHORT_NS].sum() == pytest.approx((wall < SHORT_NS).sum(), rel=0.03)
     computes = wall < max(pattern)
     cpu = np.where(weight > 0, np.where(computes, wall, 0.0), np.nan)
     usage = usage_of(
