@@ -35,7 +35,8 @@ IDLE_INTERVAL_NS: Final = NS_PER_S // 4
 # Intervals vary by this share, so that samples do not align with steps of the same duration.
 _SPREAD: Final = 0.5
 _GOLDEN_SHARE: Final = 0.6180339887498949
-_COUNTERS: Final = ("read_bytes", "major_faults")
+# A process reads if one of these grew by as much between two samples: less takes too little time.
+_LEAST_READ: Final = {"read_bytes": 1 << 16, "major_faults": 4}
 _WAITING, _ASLEEP = "D", "S"
 # Only the main thread is read of a process with more threads.
 _MOST_THREADS: Final = 12
@@ -240,7 +241,7 @@ class ReadingWatch:
     def __init__(self, root: Path = FILESYSTEM_ROOT) -> None:
         self._proc = str(root).rstrip("/") + "/proc"
         self._watched: tuple[int, ...] = ()
-        self._counted: dict[tuple[int, int], list[int]] = {}
+        self._counted: dict[tuple[int, int], dict[str, int]] = {}
         self._place = 0.0
 
     def choose(self, processes: Iterable[Mapping[str, Any]]) -> None:
@@ -248,9 +249,9 @@ class ReadingWatch:
         watched, counted = [], {}
         for entry in processes:
             key = entry["pid"], entry["started_ns"]
-            counted[key] = [entry.get(name, 0) for name in _COUNTERS]
-            before = self._counted.get(key, [0] * len(_COUNTERS))
-            if any(now > then for now, then in zip(counted[key], before, strict=True)):
+            counted[key] = now = {name: entry.get(name, 0) for name in _LEAST_READ}
+            before = self._counted.get(key, {})
+            if any(now[x] - before.get(x, 0) >= least for x, least in _LEAST_READ.items()):
                 watched.append(entry["pid"])
         self._counted, self._watched = counted, tuple(watched)
 

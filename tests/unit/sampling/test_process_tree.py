@@ -183,6 +183,7 @@ def test_a_real_childs_memory_is_seen():
 
 
 MS = 1_000_000
+READ = 1 << 16
 
 
 def entry(pid, started_ns=5, state="S", **counters):
@@ -202,14 +203,15 @@ def test_only_those_that_have_read_since_the_last_sample_are_looked_at(fake_proc
     for pid, state in ((10, "D"), (11, "S"), (12, "R")):
         plant(fake_proc, pid, state)
     assert watch.sample() is None
-    watch.choose([entry(10, read_bytes=4096), entry(11, read_bytes=0), entry(12)])
+    watch.choose([entry(10, read_bytes=READ), entry(11, read_bytes=0), entry(12)])
     assert watch.sample() == {"states": {"10": "D"}}
-    later = [entry(10, read_bytes=4096), entry(11, read_bytes=1), entry(12, major_faults=1)]
-    watch.choose([*later, entry(13, read_bytes=1)])  # which is gone
+    later = [entry(10, read_bytes=2 * READ - 1), entry(11, read_bytes=READ)]
+    later.append(entry(12, major_faults=4))
+    watch.choose([*later, entry(13, read_bytes=READ)])  # which is gone
     assert watch.sample() == {"states": {"11": "S", "12": "R"}}
     watch.choose(later)
     assert watch.sample() is None
-    watch.choose([entry(10, started_ns=6, read_bytes=4096)])  # another process
+    watch.choose([entry(10, started_ns=6, read_bytes=READ)])  # another process
     assert watch.sample() == {"states": {"10": "D"}}
 
 
@@ -223,7 +225,7 @@ def test_a_thread_that_reads_for_the_main_one_counts_while_that_sleeps(
     plant(fake_proc, 10, main)
     for number, state in enumerate(others):
         fake_proc.write(f"proc/10/task/{11 + number}/stat", f"{11 + number} (pool) {state} 1 2")
-    watch.choose([entry(10, read_bytes=1)])
+    watch.choose([entry(10, read_bytes=READ)])
     assert watch.sample() == {"states": {"10": seen}}
 
 
@@ -231,7 +233,7 @@ def test_looks_keep_their_pace_and_do_not_beat(watch):
     """However long a step is, looks at it fall into all of its parts alike."""
     assert watch.pause_ns(40 * MS) == IDLE_INTERVAL_NS
     assert watch.pause_ns(IDLE_INTERVAL_NS * 8) == IDLE_INTERVAL_NS * 8
-    watch.choose([entry(10, read_bytes=1)])
+    watch.choose([entry(10, read_bytes=READ)])
     pauses = [watch.pause_ns(40 * MS) for _ in range(2000)]
     assert np.mean(pauses) == pytest.approx(40 * MS, rel=0.01)
     assert min(pauses) >= 20 * MS
