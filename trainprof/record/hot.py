@@ -6,7 +6,6 @@ import functools
 import os
 import sys
 import zlib
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
@@ -14,9 +13,10 @@ PURE_PYTHON: Final = "TRAINPROF_PURE_PYTHON"
 _HAS_GIL: Final = "_is_gil_enabled"
 
 
-@dataclass(slots=True)
 class State:
     """What wrappers in C share with their twins.
+
+    No dataclass: one that is made at a script's end makes Python forget that Ctrl-C ended it.
 
     Attributes:
         thread: The one inside an outermost call, or 0. It is read in hundreds of calls: comparing
@@ -31,17 +31,16 @@ class State:
         least_ns: The shortest fetches, or samples, that matter to it.
     """
 
-    thread: int = 0
-    worker: int = 0
-    loader: int = 0
-    may_be_stamped: bool = False
-    is_stamped: bool = False
-    collate_began_ns: int = 0
-    samples: int = 0
-    samples_ns: int = 0
-    short_sample_ns: int = 0
-    to_pass: int = 0
-    least_ns: int = 0
+    __slots__ = (
+        *("thread", "worker", "loader", "may_be_stamped", "is_stamped", "collate_began_ns"),
+        *("samples", "samples_ns", "short_sample_ns", "to_pass", "least_ns"),
+    )
+
+    def __init__(self) -> None:
+        self.thread = self.worker = self.loader = 0
+        self.may_be_stamped = self.is_stamped = False
+        self.collate_began_ns = self.samples = self.samples_ns = self.short_sample_ns = 0
+        self.to_pass = self.least_ns = 0
 
     def __reduce__(self) -> Any:
         return type(None), ()  # a copy, or one in another process, has no state of ours
