@@ -16,7 +16,7 @@ _HAS_GIL: Final = "_is_gil_enabled"
 class State:
     """What wrappers in C share with their twins.
 
-    No dataclass: one that is made at a script's end makes Python forget that Ctrl-C ended it.
+    No dataclass: creating one at the end of a script makes Python forget that Ctrl-C ended it.
 
     Attributes:
         thread: The one inside an outermost call, or 0. It is read in hundreds of calls: comparing
