@@ -50,7 +50,8 @@ enum {
     NAMES
 };
 static const char *const texts[NAMES] = {
-    "watchers", "_num_yielded", "_trainprof", "training", "holds", "_is_compiling_flag", "__qualname__",
+    "watchers", "_num_yielded", "_trainprof", "training", "holds", "_is_compiling_flag",
+    "__qualname__",
 };
 static PyObject *names_of[NAMES];
 #define NAME(which) names_of[which]
@@ -700,8 +701,8 @@ static PyObject *call_next(PyObject *me, PyObject *const *args, size_t nargsf, P
     return give_back(batch, kept, failed);
 }
 
-/* Ends a stamped fetch, whose samples were done at `end`, and tells of slow ones; returns -1 with an
-   error. */
+/* Ends a stamped fetch, whose samples were done at `end`, and records slow ones; returns -1 with
+   an error. */
 static int end_stamped(State *state, PyObject *stamped, uint64_t start, uint64_t end, State *slow,
                        PyObject *record) {
     state->samples += ((Stamped *)stamped)->most;
@@ -731,14 +732,14 @@ static PyObject *call_fetch(PyObject *me, PyObject *const *args, size_t nargsf, 
     }
     int is_list = PyList_CheckExact(args[1]);
     uint64_t start, end = 0, value = is_list ? (uint64_t)PyList_GET_SIZE(args[1]) : 1;
-    PyObject *const *asked = args, *stamped = NULL, *with_stamped[] = {args[0], NULL};
-    if (state->is_stamped && is_list) {
+    int is_stamped = state->is_stamped && is_list;
+    PyObject *asked[] = {args[0], args[1]};
+    if (is_stamped) {
         PyObject *clock = self->begin == NULL ? perf_counter_ns : self->begin;
-        stamped = PyObject_CallFunctionObjArgs((PyObject *)&StampedType, args[1], clock, NULL);
-        with_stamped[1] = stamped;
-        asked = with_stamped;
+        asked[1] = PyObject_CallFunctionObjArgs((PyObject *)&StampedType, args[1], clock, NULL);
     }
-    if ((asked != args && stamped == NULL) || read_clock(self->begin, &start) < 0) {
+    PyObject *stamped = is_stamped ? asked[1] : NULL;
+    if (asked[1] == NULL || read_clock(self->begin, &start) < 0) {
         Py_XDECREF(stamped);
         Py_DECREF(held);
         return NULL;

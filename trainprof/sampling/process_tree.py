@@ -35,7 +35,7 @@ IDLE_INTERVAL_NS: Final = NS_PER_S // 4
 # Intervals vary by this share, so that samples do not align with steps of the same duration.
 _SPREAD: Final = 0.5
 _GOLDEN_SHARE: Final = 0.6180339887498949
-# A process reads if one of these grew by that number between two samples: less takes no time.
+# A process reads if one of these grew by that number between two samples: less takes little time.
 _LEAST_READ: Final = {"read_bytes": 1 << 16, "major_faults": 4}
 _WAITING, _ASLEEP = "D", "S"
 # Only the main thread is read of a process with more threads.

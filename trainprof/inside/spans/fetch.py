@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import inspect
-import itertools
 import os
 import sys
 from bisect import bisect_right
@@ -69,8 +68,8 @@ class FetchProbe:
                 raise HookPointMissing(f"{fetcher} does not exist")
             takes_indices = fetcher == "_MapDatasetFetcher"
             make = partial(self._make_fetch, patcher, takes_indices)
-            both = (self._meter.state, self._meter.took), (self._slow.state, record_slow)
-            in_c = session.in_c("fetch", *itertools.chain(*both), kind=_FETCH)
+            given = self._meter.state, self._meter.took, self._slow.state, record_slow
+            in_c = session.in_c("fetch", *given, kind=_FETCH)
             patcher.around(make, (cls, "fetch"), in_c=in_c)
 
     def _make_fetch(self, patcher: Patcher, takes_indices: bool, original: Wrapped) -> Wrapped:
@@ -83,7 +82,8 @@ class FetchProbe:
             asked = possibly_batched_index
             kept: State = getattr(self, "_trainprof", None) or prepare(self)
             kept.collate_began_ns = 0
-            count = len(asked) if type(asked) is list else 1
+            is_list = type(asked) is list
+            count = len(asked) if is_list else 1
             # The path of most fast fetches: torch has evicted everything else from the CPU caches.
             if passing.to_pass > 0 and not kept.is_stamped:
                 passing.to_pass -= 1
@@ -101,7 +101,7 @@ class FetchProbe:
                     value = count | (end - began) << COLLATE_SHIFT if began else count
                     emit(_FETCH, start, end, kept.loader, value, kept.worker)
             batch = usage = stamped = None
-            if kept.is_stamped and type(asked) is list:
+            if kept.is_stamped and is_list:
                 asked = stamped = slow.stamped(asked)
             if passing.to_pass > 0:
                 passing.to_pass -= 1
@@ -124,7 +124,7 @@ class FetchProbe:
                 value = count | collated << COLLATE_SHIFT
                 emit(_FETCH, start, end, kept.loader, value, kept.worker)
                 meter.took(end - start)
-                if type(asked) is list or stamped is not None:
+                if is_list:
                     kept.samples += count
                     kept.samples_ns += end - start - collated
                 is_long = kept.samples_ns >= kept.samples * kept.short_sample_ns

@@ -81,9 +81,9 @@ class _Spread:
         self.go_back(1)
         return passed
 
-    def go_back(self, passed: int) -> None:
-        """Undoes the last picks of the passed ones."""
-        self._place = (self._place - passed * _GOLDEN_STEP) % _TURN
+    def go_back(self, count: int) -> None:
+        """Goes back to before the last `count` fetches."""
+        self._place = (self._place - count * _GOLDEN_STEP) % _TURN
 
 
 class UsageMeter:
