@@ -131,35 +131,35 @@ def test_shares_lie_in_their_intervals(tmp_path: Path) -> None:
     assert parts.get("hook", "backward") == "backward"
 
 
-# A sample is unpacked and hashed: both let go of the GIL, and are met as often as they last. The
-# first takes more than half of it, with or without a processor's instructions for the second.
+# A sample is unpacked and packed: both let go of the GIL, and are met as often as they last. The
+# first takes three quarters of it or more on any processor: both are of one library, in C.
 TWO_LINES = without_compiler("""
-import hashlib, io, json, random, time, zipfile
+import io, json, random, time, zipfile, zlib
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 torch.set_num_threads(1)
 clock = time.perf_counter
-spent = dict.fromkeys(("zip", "hash"), 0.0)
+spent = dict.fromkeys(("unpack", "pack"), 0.0)
 
 class Data(Dataset):
     def __init__(self):
         self.memory = io.BytesIO()
         self.archive = zipfile.ZipFile(self.memory, "w", zipfile.ZIP_DEFLATED)
-        self.archive.writestr("x", random.Random(0).randbytes(1_000) * 300)
-        self.text = bytes(80_000)
+        self.archive.writestr("x", bytes(random.Random(0).choices(range(16), k=60_000)))
+        self.text = bytes(24_000)
 
     def __len__(self):
-        return 24000
+        return 18000
 
     def __getitem__(self, index):
         begin = clock()
         self.archive.read("x")
         between = clock()
-        hashlib.sha256(self.text).digest()
-        spent["zip"] += between - begin
-        spent["hash"] += clock() - between
+        zlib.compress(self.text)
+        spent["unpack"] += between - begin
+        spent["pack"] += clock() - between
         return torch.ones(8)
 
 model = nn.Linear(8, 1)
@@ -177,7 +177,7 @@ print(json.dumps({name: seconds / whole for name, seconds in spent.items()}))
 
 def test_a_function_of_two_slow_lines_has_both_and_what_they_call(tmp_path: Path) -> None:
     texts = [text.strip() for text in TWO_LINES.splitlines()]
-    lines = {"zip": 'self.archive.read("x")', "hash": "hashlib.sha256(self.text).digest()"}
+    lines = {"unpack": 'self.archive.read("x")', "pack": "zlib.compress(self.text)"}
     at = {name: 1 + texts.index(text) for name, text in lines.items()}
     for attempt in attempts():
         directory = tmp_path / str(attempt)
@@ -190,5 +190,5 @@ def test_a_function_of_two_slow_lines_has_both_and_what_they_call(tmp_path: Path
         if seen == pytest.approx(planted, abs=0.2):
             break
     assert seen == pytest.approx(planted, abs=0.2)
-    assert (line["function"], line["site"]) == ("__getitem__", f"script.py:{at['zip']}")
+    assert (line["function"], line["site"]) == ("__getitem__", f"script.py:{at['unpack']}")
     assert line["library_call"] == "zipfile (ZipFile.read)"
