@@ -28,7 +28,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainprof.analysis.run.run_part import TIMES_IN_A_STEP
+from trainprof.analysis.run.run_part import EVICTED_US
 from trainprof.inside.catalogue import default_probes
 from trainprof.inside.session import Session
 from trainprof.inside.spans import fetch_usage
@@ -81,7 +81,7 @@ def main() -> None:
         event_us = statistics.median(events_ns[which]) / 1000
         print(
             f"{which:10} {middle:.3f} x ({low:.3f} to {high:.3f}), {added:5.1f} us added; "
-            f"by the page {EVENTS * TIMES_IN_A_STEP[which == IN_C] * event_us:.1f} us"
+            f"by the page {EVENTS * (event_us + EVICTED_US[which == IN_C]):.1f} us"
         )
 
 

@@ -28,9 +28,10 @@ from trainprof.record.schema import RECORD_BYTES, Kind
 
 # What an event takes by itself, with its record in a cache, where no run measured it.
 EVENT_US: Final = 0.2
-# How many times that an event takes in a step: there it has a wrapper, and torch's kernels have
-# evicted all of it. benchmarks/step_cost.py measured it with the hooks in Python, in C.
-TIMES_IN_A_STEP: Final = (14.0, 5.5)
+# What it takes more in a step: there it has a wrapper, and torch's kernels have evicted all of it.
+# Measured with the hooks in Python, in C: between benchmarks/step_cost.py and overhead.py. It waits
+# for memory, and so varies less from day to day than a clock read does.
+EVICTED_US: Final = (4.0, 1.2)
 # Of a value read from a CPU tensor right after others: hook_cost.py measures it.
 TIMES_REPEATED: Final = (2.5, 1.0)
 # To record a CUDA event, query those before it and record them: measured on the simulated device of
@@ -90,9 +91,9 @@ def overhead_part(run: Analysed, steps: StepTable) -> Overhead:
     marks_in_loop = np.count_nonzero(marks & (put >= window.loop_start) & (put < window.loop_end))
     event_ns = header.get("event_ns")
     event_us = event_ns / 1e3 if isinstance(event_ns, int | float) else EVENT_US
-    times = float(in_loop - repeated) * TIMES_IN_A_STEP[known.in_c is True]
-    times += float(repeated) * TIMES_REPEATED[known.in_c is True]
-    cost_us = times * event_us + float(marks_in_loop) * MARK_COST_US
+    cost_us = float(in_loop - repeated) * (event_us + EVICTED_US[known.in_c is True])
+    cost_us += float(repeated) * event_us * TIMES_REPEATED[known.in_c is True]
+    cost_us += float(marks_in_loop) * MARK_COST_US
     per_step_us = cost_us / len(steps)
     mean_us = float(steps.wall_ns.mean()) / 1e3
     share = per_step_us / mean_us if mean_us > 0 else None

@@ -16,8 +16,8 @@ from trainprof.analysis.device.idle import IDLE_CAUSES
 from trainprof.analysis.run.evidence import DeviceEvidence
 from trainprof.analysis.run.run_part import (
     EVENT_US,
+    EVICTED_US,
     MARK_COST_US,
-    TIMES_IN_A_STEP,
     TIMES_REPEATED,
 )
 from trainprof.analysis.summary.device import Device
@@ -332,13 +332,11 @@ def test_what_recording_costs(tmp_path: Path) -> None:
         overhead = run.run.summary(tmp_path).overhead
         assert overhead.in_c is in_c
         assert overhead.per_step_us == pytest.approx(
-            6 * TIMES_IN_A_STEP[which] * event_us + marks * MARK_COST_US, rel=0.03
+            6 * (event_us + EVICTED_US[which]) + marks * MARK_COST_US, rel=0.03
         )
     # Reading value after value costs less.
     none, first, many = (overhead_of_reads(tmp_path / str(n), n) for n in (0, 1, 101))
-    assert first.per_step_us - none.per_step_us == pytest.approx(
-        TIMES_IN_A_STEP[0] * EVENT_US, rel=0.1
-    )
+    assert first.per_step_us - none.per_step_us == pytest.approx(EVENT_US + EVICTED_US[0], rel=0.1)
     assert many.per_step_us - first.per_step_us == pytest.approx(
         100 * TIMES_REPEATED[0] * EVENT_US, rel=0.1
     )
