@@ -53,10 +53,11 @@ if __name__ == "__main__":
     for batch in loader:  # training waits here
         torch.ones(1)
 """
-# Python code cannot run: SIGTERM ends it, for it has no handler of Python's.
+# Python code cannot run: SIGTERM ends it, for it has no handler of Python's. Before that it waits,
+# until the sampler's thread has had its turn.
 HOLDS_THE_GIL = """
 import ctypes, torch
-print("hangs", flush=True)
+input()
 ctypes.PyDLL(None).sleep(1000)
 """
 DEAF = """
@@ -140,6 +141,7 @@ def at_limit(tmp_path_factory: pytest.TempPathFactory) -> dict[str, AtLimit]:
         ended = run((*RUN, "--max-time", limit), *words, cwd=cwd)
         return AtLimit(cwd, ended, summary(cwd))
 
+    tmp_path_factory.getbasetemp()  # threads would each make their own
     with ThreadPoolExecutor(len(LIMITED)) as pool:
         futures = {
             name: pool.submit(run_limited, name, *limited) for name, limited in LIMITED.items()
@@ -207,7 +209,10 @@ def _age_s(samples: list[dict[str, Any]]) -> float:
 def test_native_code_that_holds_the_gil(tmp_path: Path) -> None:
     write_script(tmp_path, HOLDS_THE_GIL)
     with Running(RUN, "script.py", cwd=tmp_path) as process:
-        assert process.line() == "hangs"
+        _await(tmp_path, bool)
+        assert process.process.stdin is not None
+        process.process.stdin.write(b"\n")
+        process.process.stdin.flush()
         _await(tmp_path, lambda samples: _age_s(samples) > STALE_FROM_S)
         os.kill(process.pid, signal.SIGTERM)
         ended = process.end()

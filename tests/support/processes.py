@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -86,7 +88,8 @@ class Running:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.process.kill()
+        with suppress(ProcessLookupError):  # its children hold the pipes, too
+            os.killpg(self.pid, signal.SIGKILL)
         self.process.communicate()
 
     def line(self) -> str:
