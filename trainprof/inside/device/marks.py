@@ -11,7 +11,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
-from trainprof.inside.device.accelerator import Accelerator, may_have_device
+from trainprof.inside.device.accelerator import Accelerator
 from trainprof.inside.patching.patcher import Patcher
 from trainprof.inside.session import Session
 from trainprof.record.schema import DeviceMarkFlag, Kind, Topic
@@ -42,8 +42,6 @@ class DeviceMarksProbe:
     name = "device_marks"
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        if session.options.get("cuda_sync") or not may_have_device(torch):
-            return
         self._torch, self._session = torch, session
         self._accelerator = session.accelerator = Accelerator(torch)
         self._accelerator.watch_captures(patcher)

@@ -11,7 +11,7 @@ from functools import partial
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
-from trainprof.inside.device.accelerator import Accelerator, device_modules
+from trainprof.inside.device.accelerator import device_modules
 from trainprof.inside.patching.patcher import (
     Arguments,
     Patcher,
@@ -74,10 +74,9 @@ class DeviceMemoryProbe:
     name = "device_memory"
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        if session.accelerator is None:  # no device is possible
-            return
+        assert session.accelerator is not None
         self._torch, self._session = torch, session
-        self._accelerator: Accelerator = session.accelerator
+        self._accelerator = session.accelerator
         self._forget()
         os.register_at_fork(after_in_child=self._forget)
         let_dynamo_skip(self._read_when_due, and_all_below=True)

@@ -25,8 +25,7 @@ class OwnUpdatesProbe:
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
         before_step = session.limit.before_step
-        if before_step is None:
-            return
+        assert before_step is not None
         self._session, self._limit, self._before_step = session, session.limit, before_step
         self._is_transformed = asks_for_transforms(torch)
         functorch = getattr(torch._C, "_functorch", None)

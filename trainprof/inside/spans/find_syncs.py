@@ -50,8 +50,6 @@ class FindSyncsProbe:
     name = "find_syncs"
 
     def attach(self, torch: ModuleType, patcher: Patcher, session: Session) -> None:
-        if not session.options.get("find_syncs"):
-            return
         self._torch, self._patcher, self._session = torch, patcher, session
         if session.accelerator is None:
             self._report_unavailable("this torch supports no device but the CPU")

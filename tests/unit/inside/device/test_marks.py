@@ -14,6 +14,7 @@ from support.timed_device import Device, timed_device
 from torch import nn
 from torch.utils.data import DataLoader
 
+from trainprof.inside.catalogue import default_probes
 from trainprof.inside.device.accelerator import may_have_device
 from trainprof.inside.device.marks import DeviceMarksProbe
 from trainprof.inside.session import Probe
@@ -158,7 +159,8 @@ def test_there_are_none_before_the_script_uses_a_device_nor_under_cuda_sync(
     recorder.start(*probes())
     Works(device)(torch.ones(1))
     assert device.events == 0
-    session = recorder.start(DeviceMarksProbe(), options={"cuda_sync": True})
+    in_catalogue = (x for x in default_probes() if x.name == "device_marks")
+    session = recorder.start(*in_catalogue, options={"cuda_sync": True})
     assert session.phase_now is session.now
 
 

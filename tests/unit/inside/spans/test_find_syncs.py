@@ -16,9 +16,9 @@ import torch
 from support import fake_device
 from support.session import Recorder, Recording
 
-from trainprof.inside.device.marks import DeviceMarksProbe
+from trainprof.inside.catalogue import default_probes
 from trainprof.inside.session import Session
-from trainprof.inside.spans.find_syncs import SKIPPED_STEPS, WINDOW_STEPS, FindSyncsProbe
+from trainprof.inside.spans.find_syncs import SKIPPED_STEPS, WINDOW_STEPS
 from trainprof.record.schema import FoundSyncFlag, Kind, Topic
 
 END = SKIPPED_STEPS + WINDOW_STEPS
@@ -64,7 +64,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> SyncMode:
 
 def start(recorder: Recorder, **options: Any) -> Session:
     options = options or {"find_syncs": True}
-    return recorder.start(DeviceMarksProbe(), FindSyncsProbe(), options=options)
+    probes = (x for x in default_probes() if x.name in ("device_marks", "find_syncs"))
+    return recorder.start(*probes, options=options)
 
 
 @pytest.fixture
